@@ -36,7 +36,7 @@ REQUEST_SECONDS: Final = 5.0
 AT_ONCE: Final = 16
 ENDED: Final = frozenset({"locked", "revoked"})
 """What the state directory says of a machine that gets no token."""
-_UCRED: Final = struct.Struct("3i")
+_UCRED: Final = struct.Struct("iII")
 _MAX_PATH_BYTES: Final = 107
 
 

@@ -51,7 +51,7 @@ ANSWER_SECONDS: Final = 300.0
 _POLL_SECONDS: Final = 0.5
 _MAX_PATH_BYTES: Final = 107
 _HEX: Final = re.compile(r"(?:[0-9A-Fa-f]{2})+")
-_UCRED: Final = struct.Struct("3i")
+_UCRED: Final = struct.Struct("iII")
 
 
 class SignerRefused(AgentError):

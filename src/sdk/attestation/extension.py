@@ -14,9 +14,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Final, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 from sqlalchemy import Select
 from sqlalchemy.orm import DeclarativeBase
 
@@ -25,8 +25,8 @@ from attestation.api.base import Wire
 from attestation.api.node import Action
 from attestation.audit import AuditEvent
 from attestation.clock import Clock, from_micros, rfc3339, to_micros
-from attestation.errors import AttestationError
-from attestation.keys import KeyOptions
+from attestation.errors import AttestationError, KeyURIInvalid
+from attestation.keys import KeyOptions, parse_key_uri
 from attestation.machines import (
     OWN_EVENTS,
     Event,
@@ -64,6 +64,8 @@ __all__ = [
     "Executor",
     "ExtensionEvent",
     "Handler",
+    "KeyURI",
+    "KeyURIs",
     "LogEvent",
     "Machine",
     "MachineFacts",
@@ -265,8 +267,10 @@ class AttestedMachine(Protocol):
     def still(self, tx: Tx) -> None:
         """Check, in the unit that gives something to it, that it may still have it.
 
+        A policy that operators wrote since then counts at its next quote.
+
         Raises:
-            MachineNotAdmitted: It was locked, revoked or replaced, or has proved something else, since it was judged.
+            MachineNotAdmitted: It was locked, revoked or replaced, got another role or cluster, or failed, since then.
         """
         ...
 
@@ -356,6 +360,22 @@ class NoSettings(BaseModel):
     """The settings of an extension that has none; the base of the others. What is not declared stops the start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def _key_uri(text: str) -> str:
+    try:
+        parse_key_uri(text)
+    except KeyURIInvalid as e:
+        raise ValueError(str(e)) from None
+    return text
+
+
+KeyURI = Annotated[str, AfterValidator(_key_uri)]
+"""A setting that names a key: `file:`, `pkcs11:` or `tpm2:` (docs/operate/hsm.md)."""
+KeyURIs = Annotated[
+    tuple[KeyURI, ...], BeforeValidator(lambda text: text.split() if isinstance(text, str) else text)
+]
+"""Several of them, separated by blanks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -487,7 +507,7 @@ class AttestationExtension(ABC):
     """Paths that its routes stand below, from the root; without any, `/api/v1/<name>` alone."""
 
     tables: ClassVar[Sequence[str]] = ()
-    """Names of tables that do not begin with `extension_<name>_`."""
+    """Names of tables that begin with `extension_`, and not with `extension_<name>_`."""
 
     variables: ClassVar[Mapping[str, str]] = {}
     """Variables of the environment that set a field of `Settings`, beside `ITL_EXT_<NAME>_<FIELD>`."""

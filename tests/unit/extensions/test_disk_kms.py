@@ -114,7 +114,7 @@ async def begin(start: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 create_kek(f"file:{tmp_path}/{name}").close()
         values = {
             "ITL_EXT_DISK_KMS_KEK": f"file:{tmp_path}/{kek}",
-            "ITL_EXT_DISK_KMS_KEK_PREVIOUS": f"file:{tmp_path}/{previous}" if previous else "",
+            "ITL_EXT_DISK_KMS_PREVIOUS_KEKS": f"file:{tmp_path}/{previous}" if previous else "",
             "ITL_EXT_DISK_KMS_ADDRESS": "127.0.0.1:4050",
             "ITL_EXT_DISK_KMS_INSECURE": "true",
             "ITL_EXT_DISK_KMS_FRESH_SECONDS": str(fresh_seconds),
@@ -433,6 +433,23 @@ async def test_a_release_is_no_pass(site: Site) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.threat("T245")
+async def test_a_release_is_for_where_it_asked_from(site: Site) -> None:
+    """That is what operators agreed to: a machine that quotes from elsewhere waits again, and that takes it back."""
+    node, board, blob = await held(site)
+    await site.kms("POST", f"/machines/{node.machine_id}/release", {"uses": 2})
+    transport = cast("Any", site.service.http)._transport
+    transport.client = (ELSEWHERE, 4711)
+    await site.service.attest(node)
+    assert await site.refused(board, blob, ELSEWHERE) == "held"
+    (waiting,) = (await site.kms("GET", "/holds"))["waiting"]
+    assert (waiting["source_ip"], waiting["uses"]) == (ELSEWHERE, 0)
+    transport.client = (HERE, 4711)
+    await site.service.attest(node)
+    assert await site.refused(board, blob) == "held"
+
+
+@pytest.mark.anyio
+@pytest.mark.threat("T245")
 async def test_two_release_where_the_role_asks_for_two(begin: Callable[..., Any]) -> None:
     """One operator's word releases nothing, nor ends the hold."""
     site = await begin(dual_control_roles=("controlplane",))
@@ -634,7 +651,7 @@ async def test_whatever_failed_before_the_keys_are_let_go_of(monkeypatch: pytest
 
     monkeypatch.setattr(disk_kms, "open_kek", opened)
     chosen = disk_kms.Settings(
-        address="127.0.0.1:1", kek="file:/new", kek_previous="file:/gone", insecure=True
+        address="127.0.0.1:1", kek="file:/new", previous_keks=("file:/gone",), insecure=True
     )
     half = disk_kms.DiskKMS(chosen)
     with pytest.raises(KeyNotFound):

@@ -184,7 +184,7 @@ async def test_a_request_is_good_once(service: Service, node: SoftwareNode) -> N
 
 @pytest.mark.threat("T249")
 async def test_only_who_is_attested_now_has_a_token(service: Service, node: SoftwareNode) -> None:
-    """Neither before the approval nor locked, revoked, rejected; nor with evidence that does not verify."""
+    """Neither before the approval nor locked, revoked, rejected; nor with a challenge that is over."""
     pending, rejected = SoftwareNode(), SoftwareNode()
     await service.introduce(pending)
     assert (await ask(service, pending)).status_code == 403
@@ -428,7 +428,6 @@ def jwt_kid(token: str) -> str:
         ({"key": "identity.pem"}, "a key is named by"),
         ({"algorithm": "none"}, "ALGORITHM"),
         ({"lifetime_seconds": "3601"}, "LIFETIME_SECONDS"),
-        ({"pkcs11_modules": "softhsm"}, "NAME=/path"),
     ],
 )
 def test_settings_that_cannot_be_meant_stop_the_start(

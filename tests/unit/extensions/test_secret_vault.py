@@ -281,6 +281,8 @@ async def test_a_secret_ends(service: Service, node: SoftwareNode) -> None:
     assert (await read_own(service, node)).status_code == 200
     service.clock.advance(1)
     assert refused(await read_own(service, node)) == FORBIDDEN
+    (shown,) = (await service.operator("GET", f"{OWN}/{secret['secret_id']}/preview")).json()["machines"]
+    assert (shown["released"], shown["why"]) == (False, "it has expired")
     late = await service.operator(
         "POST",
         f"{OWN}/machines/{node.machine_id}/secrets",
@@ -296,17 +298,25 @@ async def test_a_secret_ends(service: Service, node: SoftwareNode) -> None:
     await made(service, node)
 
 
-async def test_the_secrets_of_a_machine_end_with_it(service: Service, node: SoftwareNode) -> None:
-    """Once it is revoked: its own values are erased, and what it was granted."""
-    secret = await made(service, node)
+async def test_the_secrets_of_a_machine_end_with_it(
+    service: Service, node: SoftwareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it is revoked: its own values are erased, however many, and what it was granted."""
+    monkeypatch.setattr(Secrets.of_owner, "__defaults__", ("", 1))
+    kept = [(await made(service, node, name))["secret_id"] for name in ("db", "mail")]
     secret_id = await shared(service, node)
     await service.act(node, "revoke", {"reason": "x"})
     await maintenance.once(service.resources)
     enabled = extensions.load(service.resources.settings)
     while await dispatch.once("secret_vault", enabled.handlers["secret_vault"], service.resources):
         pass
-    assert service.store.read_sync(lambda tx: tx.of(Secrets).versions(secret["secret_id"])) == []
+    values = service.store.read_sync(lambda tx: [tx.of(Secrets).versions(each) for each in kept])
+    assert values == [[], []]
     assert (await service.operator("GET", f"{SHARED}/{secret_id}/access")).json()["total"] == 0
+    late = await service.operator(
+        "POST", f"{OWN}/machines/{node.machine_id}/secrets", {"name": "late", "value": "x"}
+    )
+    assert refused(late) == (409, "urn:itl:problem:conflict")
 
 
 # Rules
@@ -588,6 +598,12 @@ async def test_who_writes_to_the_database_grants_nothing(service: Service, node:
     assert refused(await read_shared(service, other)) == FORBIDDEN
     (entry,) = await service.audit(action="secret_refused")
     assert entry["detail"] == f"token ({secret_id}): its grant was not written by the vault"
+    # The preview says what the release does.
+    shown = (await service.operator("GET", f"{OWN}/{secret_id}/preview")).json()["machines"]
+    assert {each["machine_id"]: each["why"] for each in shown} == {
+        node.machine_id: None,
+        other.machine_id: "its grant was not written by the vault",
+    }
 
 
 # Keys
@@ -648,18 +664,15 @@ async def test_a_passphrase_alone_keeps_secrets(start: Starter, tmp_path: Path) 
             await start(**settings(tmp_path, ITL_SHARED_SECRET_MASTER_KEY=wrong))
 
 
-async def test_a_revoked_machine_leaves_no_values(
-    service: Service, node: SoftwareNode, monkeypatch: pytest.MonkeyPatch
+async def test_a_changed_row_keeps_no_other_under_the_old_key(
+    start: Starter, service: Service, node: SoftwareNode, tmp_path: Path
 ) -> None:
-    """However many it had, and none of its grants: more than are listed at once."""
-    monkeypatch.setattr(Secrets.of_owner, "__defaults__", ("", 1))
-    kept = [(await made(service, node, name))["secret_id"] for name in ("db", "mail")]
-    common = await shared(service, node)
-    await service.act(node, "revoke", {"reason": "worn out"})
-    await maintenance.once(service.resources)
-    handlers = extensions.load(service.resources.settings).handlers["secret_vault"]
-    while await dispatch.once("secret_vault", handlers, service.resources):
-        pass
-    values = await service.resources.store.read(lambda tx: [tx.of(Secrets).versions(each) for each in kept])
-    assert values == [[], []]
-    assert (await service.operator("GET", f"{SHARED}/{common}/access")).json()["total"] == 0
+    """It is counted, and the rest is brought over."""
+    first, _ = await made(service, node, "one"), await made(service, node, "two")
+    change = "UPDATE extension_secret_versions SET wrapped = x'00' WHERE secret_id = ?"
+    rows(service, change, first["secret_id"])
+    create_kek(f"file:{tmp_path}/next").close()
+    uris = {"KEK": f"file:{tmp_path}/next", "PREVIOUS_KEKS": f"file:{tmp_path}/kek"}
+    newer = await start(service.clock, **settings(tmp_path, **uris))
+    answer = (await newer.operator("POST", f"{OWN}/rewrap")).json()
+    assert answer == {"rewrapped": 1, "unreachable": 1}

@@ -483,6 +483,28 @@ async def test_a_receiver_that_is_not_there_is_told_in_words(receiver: Receiver)
     assert outcome.status is None
 
 
+@pytest.mark.threat("T233")
+async def test_behind_a_proxy_names_that_lead_inside_are_refused(receiver: Receiver) -> None:
+    """The proxy is asked for all others, by their names."""
+
+    async def found(host: str, _port: int) -> list[str]:
+        return ["127.0.0.1"] if host == "inside.test" else ["1.1.1.1"]
+
+    sender = Sender(
+        allowed=(),
+        trust=ssl.create_default_context(),
+        proxy=f"http://127.0.0.1:{receiver.port}",
+        resolver=found,
+    )
+    refused, sent = [
+        await sender.send(Target(url=f"http://{host}/", scheme="http", host=host, port=80), [], b"{}")
+        for host in ("inside.test", "outside.test")
+    ]
+    assert "not of the public internet" in str(refused.error)
+    assert sent.ok
+    assert [headers["host"] for headers, _ in receiver.got] == ["outside.test"]
+
+
 # Keys
 
 
@@ -567,3 +589,20 @@ async def test_a_secret_under_a_key_that_is_not_here_fails_in_words(
     await service.resources.store.write(elsewhere)
     await service.operator("POST", f"{BASE}/{webhook_id}/test")
     assert (await until(service, webhook_id, "dead"))["error"] == "the secret cannot be opened: KeyUnusable"
+
+
+async def test_deliveries_are_counted_by_the_words_of_the_service(
+    start: Starter, tmp_path: Path, receiver: Receiver
+) -> None:
+    """The list of the metrics is closed; what receivers call an event is not on it."""
+    chosen = settings(tmp_path, ITL_EXT_METRICS_FLUSH_SECONDS="0.1") | {"extensions": ("webhooks", "metrics")}
+    service = await start(HeldClock(datetime.now(UTC).replace(microsecond=0)), **chosen)
+    await made(service, receiver.url, "machine.attested")
+    await service.admitted(SoftwareNode())
+    await told(service)
+    counted = 'attestation_webhook_deliveries_total{event_type="node.online",status="delivered"} 1.0'
+    for _ in range(100):
+        if counted in (await service.operator("GET", "/metrics")).text:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(counted)

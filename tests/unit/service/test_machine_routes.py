@@ -19,6 +19,7 @@ from attestation_service.process import dispatch, maintenance
 from tests.fixtures.extension import install, site
 from tests.unit.service.conftest import Service, Starter, settings_for
 from tests.unit.service.node import SoftwareNode
+from tests.unit.service.test_attest import assign, policy
 from tests.unit.service.test_extensions import EMPTY, HEAD
 
 pytestmark = pytest.mark.anyio
@@ -160,6 +161,10 @@ async def test_only_who_is_attested_and_verified_now_is_given_anything(service: 
     assert (await service.post("/api/v1/gifts/toy/read", body)).status_code in (403, 422)
     no_nonce = await ask(service, node, node_nonce=None)
     assert (no_nonce.status_code, no_nonce.json()["type"]) == (426, "urn:itl:problem:agent-too-old")
+    await assign(service, policy(node, good=False))
+    failed = await ask(service, node)
+    assert (failed.status_code, failed.json()["type"]) == (403, "urn:itl:problem:machine-not-admitted")
+    await assign(service, policy(node, version=2))
     for act in ("lock", "revoke"):
         await service.act(node, act, {"reason": "x"})
         assert (await ask(service, node)).status_code == 403
@@ -234,6 +239,11 @@ def test_a_route_of_machines_looks_at_who_asks(
         ("prefixes = ('/api/v1/machines/x',)", "has the name of routes of the service"),
         ("prefixes = ('things',)", "which is no path"),
         ("prefixes = ('/healthz',)", "has the name of routes of the service"),
+        ("prefixes = 5", "cannot be made: TypeError"),
+        ("prefixes = (5,)", "cannot be made: TypeError: 5 is no text"),
+        ("tables = ('machines',)", "declares the table machines"),
+        ("variables = ['ITL_BROKEN']", "names no variables"),
+        ("variables = {'ITL_DB_URL': 'url'}", "takes the variable ITL_DB_URL, which is not for extensions"),
         ("raise ValueError('no')", "cannot be imported: ValueError"),
     ],
 )
@@ -261,31 +271,35 @@ async def test_a_stranger_that_cannot_begin_serves_nothing(site: Path, start: St
     assert "canary" not in answer.text
 
 
+@pytest.mark.threat("T215")
 @pytest.mark.parametrize(
     ("ours", "theirs", "why"),
     [
-        ("prefixes = ('/api/v1/things',)",) * 2
-        + ("takes the prefix /api/v1/things, and one has /api/v1/things",),
+        ("prefixes = ('/api/v1/things',)",) * 2 + ("takes the prefix /api/v1/things, which one has",),
         (
             "prefixes = ('/api/v1/things',)",
             "prefixes = ('/api/v1/things/rewrap',)",
-            "takes the prefix /api/v1/things/rewrap, and one has /api/v1/things",
+            "takes the prefix /api/v1/things/rewrap, which one has",
         ),
         (
             "prefixes = ('/api/v1/things/of',)",
             "prefixes = ('/api/v1/things',)",
-            "takes the prefix /api/v1/things, and one has /api/v1/things/of",
+            "takes the prefix /api/v1/things, which one has",
         ),
         ("prefixes = ('/api/v1/things',)", "prefixes = ('/api/v1/things-of',)", None),
-        ("tables = ('things',)",) * 2 + ("takes the table things, which one has",),
+        ("cli_groups = ('things',)",) * 2 + ("takes the command group things, which one has",),
+        ("events = ('thing.made',)", "events = ('thing.lost',)", "takes events called thing, which one has"),
+        ("tables = ('extension_things',)",) * 2 + ("takes the table extension_things, which one has",),
+        (
+            "tables = ('extension_two_things',)",
+            "",
+            "cannot be enabled with one: extension_two_things of one is called as those of two",
+        ),
         ("variables = {'ITL_THING': 'x'}",) * 2 + ("takes the variable ITL_THING, which one has",),
-        ("", "variables = {'ITL_DB_URL': 'x'}", "takes the variable ITL_DB_URL, which the service has"),
-        ("", "tables = ('machines',)", "takes the table machines, which the service has"),
     ],
 )
-@pytest.mark.threat("T215")
-async def test_two_cannot_have_the_same(site: Path, ours: str, theirs: str, why: str | None) -> None:
-    """Prefixes, also one below the other, tables, variables; nor can one have what is the service's."""
+def test_two_cannot_have_the_same(site: Path, ours: str, theirs: str, why: str | None) -> None:
+    """The second is left out."""
     for name, has in (("one", ours), ("two", theirs)):
         install(site, name, HEAD + EMPTY.format(name=name) + f"    {has}\n")
     found = extensions.load(settings_for(site, extensions=("one", "two")))

@@ -44,7 +44,7 @@ class SecretNotFound(Unknown):
 # Values
 
 
-def _read(session: Session, file: Path | None) -> dict[str, str]:
+def _read(file: Path | None) -> dict[str, str]:
     """Return the members of a value: of *file* as it is, of standard input without the end of its last line."""
     if file is not None and str(file) != "-":
         try:
@@ -56,7 +56,6 @@ def _read(session: Session, file: Path | None) -> dict[str, str]:
     else:
         value = sys.stdin.buffer.read(MOST_BYTES + 2)
         value = value.removesuffix(b"\n").removesuffix(b"\r")
-    del session
     if not 0 < len(value) <= MOST_BYTES:
         raise RequestInvalid(f"a value has 1 to {MOST_BYTES} bytes")
     try:
@@ -204,7 +203,7 @@ def create(session: Session, machine: str, name: str, value_file: Path | None, *
     from attestation_extensions.commands.secrets_api import Vault
     from attestation_extensions.secret_vault import wire
 
-    body = {"name": name, **_read(session, value_file), **_given(**terms)}
+    body = {"name": name, **_read(value_file), **_given(**terms)}
     request = checked(lambda: wire.CreateSecret.model_validate(body))
     with session.client() as client:
         _show(session, client.ask(Vault.create, session.find_id(client, machine), request))
@@ -269,7 +268,7 @@ def create_shared(session: Session, name: str, value_file: Path | None, **terms:
     from attestation_extensions.commands.secrets_api import Vault
     from attestation_extensions.secret_vault import wire
 
-    body = {"name": name, **_read(session, value_file), **_given(**terms)}
+    body = {"name": name, **_read(value_file), **_given(**terms)}
     request = checked(lambda: wire.CreateSharedSecret.model_validate(body))
     with session.client() as client:
         _show(session, client.ask(Vault.create_shared, request))
@@ -389,7 +388,7 @@ def _for_both(group: click.Group, *, shared: bool) -> None:
     @printing
     def rotate(session: Session, named: str, value_file: Path | None) -> None:
         """Exchange the value, which comes from standard input or a file; machines get it when they ask next."""
-        request = _read(session, value_file)
+        request = _read(value_file)
         with session.client() as client:
             secret_id = _id(find(session, client, named))
             _show(session, changed(client, secret_id, request))

@@ -27,6 +27,7 @@ from attestation_cli.plugin import (
 
 if TYPE_CHECKING:
     from attestation_extensions.webhooks import routes as wire
+    from attestation_extensions.webhooks.records import State
 
 
 @click.group("webhook")
@@ -224,7 +225,7 @@ def test(session: Session, webhook: str) -> None:
 @click.option("--status", type=click.Choice(["waiting", "delivered", "dead"]), help="Only those.")
 @click.option("--limit", type=click.IntRange(1, 500), default=100, show_default=True)
 @listing
-def deliveries(session: Session, webhook: str, status: wire.Status | None, limit: int) -> None:
+def deliveries(session: Session, webhook: str, status: State | None, limit: int) -> None:
     """List what an endpoint was or will be told, the newest first; those that are dead were given up."""
     from attestation_extensions.commands.webhooks_api import Webhooks
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from attestation_cli.plugin import operation
 from attestation_extensions.webhooks import routes as wire
+from attestation_extensions.webhooks.records import State
 
 _ONE = "/webhooks/{webhook_id}"
 
@@ -46,9 +47,7 @@ class Webhooks:
         """Send a test event."""
 
     @operation("webhooks_deliveries", f"GET {_ONE}/deliveries")
-    def deliveries(
-        self, webhook_id: str, status: wire.Status | None = None, limit: int = 100
-    ) -> wire.DeliveryList:
+    def deliveries(self, webhook_id: str, status: State | None = None, limit: int = 100) -> wire.DeliveryList:
         """List the newest deliveries."""
 
     @operation("webhooks_delivery", f"GET {_ONE}/deliveries/{{delivery_id}}")

@@ -19,7 +19,16 @@ from pydantic import Field, model_validator
 from sqlalchemy.orm import DeclarativeBase
 
 from attestation.errors import AttestationError
-from attestation.extension import AttestationExtension, Context, Migrations, NoSettings, Router, Tx
+from attestation.extension import (
+    AttestationExtension,
+    Context,
+    KeyURI,
+    KeyURIs,
+    Migrations,
+    NoSettings,
+    Router,
+    Tx,
+)
 from attestation.keys import KEK, open_kek
 from attestation_extensions.disk_kms import keeping, routes
 from attestation_extensions.disk_kms.keeping import Keeping
@@ -36,9 +45,9 @@ class Settings(NoSettings):
 
     address: str = Field(pattern=ADDRESS.pattern)
     """Where nodes ask, `host:port`; all addresses of this computer: `[::]:4050`."""
-    kek: str
+    kek: KeyURI
     """URI of the key that wraps the machines' keys: `file:`, `pkcs11:` or `tpm2:`."""
-    kek_previous: str = ""
+    previous_keks: KeyURIs = ()
     """URIs, separated by blanks, of keys that wrapped them before: what lies under them is wrapped anew."""
     tls_certificate: Path | None = None
     """PEM file of the certificate chain that nodes verify by their trusted roots."""
@@ -94,7 +103,7 @@ class DiskKMS(AttestationExtension):
 
         await super().on_startup(context)
         settings = self.settings
-        for uri in (settings.kek, *settings.kek_previous.split()):
+        for uri in (settings.kek, *settings.previous_keks):
             opened = await asyncio.to_thread(open_kek, uri, context.key_options)
             self._keks.setdefault(opened.key_id, opened)  # kept at once: the next may fail
         newest = next(iter(self._keks.values()))

@@ -122,7 +122,7 @@ def judge(asked: Asked, case: Case, at: datetime, *, fresh: timedelta) -> Refusa
     if case.key.retired_at is not None:
         return Refusal.RETIRED
     # 6. Last, so that operators are asked only about what they may let pass.
-    if case.held and (case.waiting is None or not case.waiting.is_released(at)):
+    if case.held and (case.waiting is None or not case.waiting.is_released(asked.address, at)):
         return Refusal.HELD
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from sqlalchemy import (
@@ -14,13 +14,14 @@ from sqlalchemy import (
     LargeBinary,
     Text,
     bindparam,
+    case,
     delete,
     select,
     update,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from attestation.extension import Executor, Prepared
+from attestation.extension import Executor, Prepared, from_micros, to_micros
 
 Scope = Literal["machine", "cluster"]
 MOST_LISTED: Final = 500
@@ -106,9 +107,10 @@ class Waiting:
     released_until: datetime | None
     released_by: str | None
 
-    def is_released(self, at: datetime) -> bool:
-        """Return True if it may have a disk key at *at*."""
-        return self.uses > 0 and self.released_until is not None and at < self.released_until
+    def is_released(self, address: str, at: datetime) -> bool:
+        """Return True if it may have a disk key at *at*, at the *address* that operators saw."""
+        released = self.released_until is not None and at < self.released_until
+        return self.uses > 0 and released and address == self.source_ip
 
 
 _KEYS: Final = Base.metadata.tables[KeyRow.__tablename__]
@@ -185,7 +187,12 @@ _WAIT = Prepared(
         )
         .on_conflict_do_update(
             index_elements=["machine_id"],
-            set_={"last_at": bindparam("at"), "source_ip": bindparam("source_ip")},
+            # What was released was released to where it asked from then.
+            set_={
+                "last_at": bindparam("at"),
+                "source_ip": bindparam("source_ip"),
+                "uses": case((_W.source_ip == bindparam("source_ip"), _W.uses), else_=0),
+            },
         )
     )
 )
@@ -222,7 +229,7 @@ class DiskKeys:
             machine_id=key.machine_id,
             kek_id=key.kek_id,
             wrapped=key.wrapped,
-            created_at=_micros(key.created_at),
+            created_at=to_micros(key.created_at),
             retired_at=None,
         )
 
@@ -240,7 +247,7 @@ class DiskKeys:
 
     def retire(self, key_id: bytes, machine_id: str, at: datetime) -> bool:
         """Let a key open nothing any more; return False where there is none, or it is retired."""
-        return self._sql.run(_RETIRE, of_key=key_id, of_machine=machine_id, at=_micros(at)) == 1
+        return self._sql.run(_RETIRE, of_key=key_id, of_machine=machine_id, at=to_micros(at)) == 1
 
     def under_others(self, kek_id: str, after: bytes, limit: int) -> list[Key]:
         """Return keys that are wrapped under another KEK than *kek_id*, by their ids, those above *after*."""
@@ -261,7 +268,7 @@ class DiskKeys:
             _HOLD,
             scope=hold.scope,
             subject=hold.subject,
-            placed_at=_micros(hold.placed_at),
+            placed_at=to_micros(hold.placed_at),
             placed_by=hold.placed_by,
         )
 
@@ -276,7 +283,7 @@ class DiskKeys:
     def holds(self) -> list[Hold]:
         """Return what is held."""
         return [
-            Hold(scope=_scope(scope), subject=subject, placed_at=_instant(at), placed_by=by)
+            Hold(scope=_scope(scope), subject=subject, placed_at=from_micros(at), placed_by=by)
             for scope, subject, at, by in self._sql.rows(_ALL_HOLDS)
         ]
 
@@ -284,7 +291,7 @@ class DiskKeys:
 
     def wait(self, machine_id: str, source_ip: str, at: datetime) -> None:
         """Note that a machine that is held has asked."""
-        self._sql.do(_WAIT, machine_id=machine_id, source_ip=source_ip, at=_micros(at))
+        self._sql.do(_WAIT, machine_id=machine_id, source_ip=source_ip, at=to_micros(at))
 
     def waiting_of(self, machine_id: str) -> Waiting | None:
         """Return since when a machine waits, and what was released of it."""
@@ -296,12 +303,12 @@ class DiskKeys:
 
     def release(self, machine_id: str, *, uses: int, until: datetime, by: str) -> bool:
         """Let a machine that waits have *uses* disk keys until *until*; return False where it does not wait."""
-        done = self._sql.run(_RELEASE, of_machine=machine_id, uses=uses, until=_micros(until), by=by)
+        done = self._sql.run(_RELEASE, of_machine=machine_id, uses=uses, until=to_micros(until), by=by)
         return done == 1
 
     def use(self, machine_id: str, at: datetime) -> bool:
         """Use up one of what was released; of two at the same time, with one left, one gets False."""
-        return self._sql.run(_USE, of_machine=machine_id, at=_micros(at)) == 1
+        return self._sql.run(_USE, of_machine=machine_id, at=to_micros(at)) == 1
 
     def stop_waiting(self, machine_id: str, *, held: bool) -> None:
         """Forget that a machine waited: it got its key; while it is *held*, only if that was the last it may have."""
@@ -309,16 +316,6 @@ class DiskKeys:
 
 
 _MOST: Final = (1 << 31) - 1
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
-
-
-def _micros(at: datetime) -> int:
-    return (at - _EPOCH) // _MICROSECOND
-
-
-def _instant(micros: int) -> datetime:
-    return _EPOCH + micros * _MICROSECOND
 
 
 def _scope(text: str) -> Scope:
@@ -334,8 +331,8 @@ def _key(row: Sequence[Any] | None) -> Key | None:
         machine_id=machine_id,
         kek_id=kek_id,
         wrapped=bytes(wrapped),
-        created_at=_instant(created_at),
-        retired_at=None if retired_at is None else _instant(retired_at),
+        created_at=from_micros(created_at),
+        retired_at=None if retired_at is None else from_micros(retired_at),
     )
 
 
@@ -346,9 +343,9 @@ def _waiting(row: Sequence[Any] | None) -> Waiting | None:
     return Waiting(
         machine_id=machine_id,
         source_ip=source_ip,
-        first_at=_instant(first_at),
-        last_at=_instant(last_at),
+        first_at=from_micros(first_at),
+        last_at=from_micros(last_at),
         uses=uses,
-        released_until=None if until is None else _instant(until),
+        released_until=None if until is None else from_micros(until),
         released_by=by,
     )

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -27,6 +27,7 @@ from attestation.extension import (
     Context,
     Event,
     Handler,
+    KeyURI,
     MachineRequest,
     Migrations,
     NodeEvent,
@@ -40,7 +41,6 @@ from attestation.extension import (
     Tx,
     Wire,
 )
-from attestation.keys import KeyOptions, parse_key_uri
 from attestation_extensions.machine_identity import tokens
 from attestation_extensions.machine_identity.audiences import AUDIENCE, Audience, parse_audiences
 from attestation_extensions.machine_identity.keys import JWKS_SECONDS, OVERLAP, JWSAlgorithm, Keys
@@ -64,7 +64,6 @@ ENDING: Final[Sequence[Event]] = (
     NodeEvent.ATTESTATION_FAILED,
 )
 """What ends the tokens that a machine was given before."""
-_JTI: Final = r"^[0-9a-f]{32}$"
 
 
 class AudienceForbidden(NotAuthentic):
@@ -77,34 +76,16 @@ class IdentitySettings(NoSettings):
     """`ITL_EXT_MACHINE_IDENTITY_…`."""
 
     audiences: Mapping[str, Audience]
-    key: str
+    key: KeyURI
     algorithm: JWSAlgorithm = "ES256"
     issuer: str | None = None
     lifetime_seconds: int = Field(default=600, ge=60, le=3600)
     tokens_per_hour: int = Field(default=60, ge=1, le=3600)
-    pkcs11_modules: Mapping[str, Path] = Field(default_factory=dict)
 
     @field_validator("audiences", mode="before")
     @classmethod
     def _audiences(cls, text: str) -> Mapping[str, Audience]:
         return parse_audiences(text)
-
-    @field_validator("pkcs11_modules", mode="before")
-    @classmethod
-    def _modules(cls, text: str) -> Mapping[str, Path]:
-        found = dict(each.strip().partition("=")[::2] for each in text.split(","))
-        if not all(name and path.startswith("/") for name, path in found.items()):
-            raise ValueError("NAME=/path, separated by commas, is expected")
-        return {name: Path(path) for name, path in found.items()}
-
-    @field_validator("key")
-    @classmethod
-    def _key(cls, text: str) -> str:
-        try:
-            parse_key_uri(text)
-        except KeyURIInvalid as e:
-            raise ValueError(str(e)) from None
-        return text
 
     @field_validator("issuer")
     @classmethod
@@ -245,14 +226,14 @@ class Extension(AttestationExtension):
             context.store,
             uri=self.settings.key,
             algorithm=self.settings.algorithm,
-            options=KeyOptions(allow_unencrypted=True, modules=self.settings.pkcs11_modules),
+            options=replace(context.key_options, allow_unencrypted=True),
             lifetime=self._lifetime,
         )
         await self._keys.begin(context.clock.now())
 
     async def on_shutdown(self) -> None:
         """Let go of the keys."""
-        self._keys.close()
+        await asyncio.to_thread(self._keys.close)
 
     @property
     def _issuer(self) -> str:

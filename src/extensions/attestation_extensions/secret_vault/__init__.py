@@ -6,19 +6,22 @@ machine reads by proving itself in the request. See docs/operate/secrets.md.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from pydantic import Field, SecretStr, field_validator
 from sqlalchemy.orm import DeclarativeBase
 
-from attestation.errors import Conflict, KeyURIInvalid, MachineUnknown, PolicyInvalid, RequestInvalid
+from attestation.errors import Conflict, MachineUnknown, PolicyInvalid, RequestInvalid
 from attestation.extension import (
     AttestationExtension,
     Confirm,
     Context,
     Event,
     Handler,
+    KeyURI,
+    KeyURIs,
     Migrations,
     NodeEvent,
     NoSettings,
@@ -27,7 +30,6 @@ from attestation.extension import (
     Router,
     Tx,
 )
-from attestation.keys import parse_key_uri
 from attestation_extensions.secret_vault import desk, release
 from attestation_extensions.secret_vault.desk import Desk, SecretExists, SecretUnknown
 from attestation_extensions.secret_vault.keys import Keys, open_keys
@@ -49,27 +51,12 @@ SHORTEST_PASSPHRASE: Final = 20
 class VaultSettings(NoSettings):
     """`ITL_EXT_SECRET_VAULT_…`, and `ITL_SHARED_SECRET_MASTER_KEY`."""
 
-    kek: str | None = None
+    kek: KeyURI | None = None
     """URI of the key-encryption key: `file:`, `pkcs11:` or `tpm2:`."""
-    previous_keks: Sequence[str] = ()
+    previous_keks: KeyURIs = ()
     """URIs of those before it, separated by blanks: what lies under them still opens."""
     master_key: SecretStr | None = Field(default=None)
     """64 hexadecimal digits, or a passphrase; beside `kek` it opens what is there, and nothing new lies under it."""
-
-    @field_validator("previous_keks", mode="before")
-    @classmethod
-    def _listed(cls, text: str) -> Sequence[str]:
-        return tuple(text.split())
-
-    @field_validator("kek", "previous_keks")
-    @classmethod
-    def _uris(cls, given: str | Sequence[str] | None) -> str | Sequence[str] | None:
-        for each in (given,) if isinstance(given, str) else given or ():
-            try:
-                parse_key_uri(each)
-            except KeyURIInvalid as e:
-                raise ValueError(str(e)) from None
-        return given
 
     @field_validator("master_key")
     @classmethod
@@ -130,7 +117,7 @@ class SecretVault(AttestationExtension):
     async def on_shutdown(self) -> None:
         """Let go of the keys."""
         if hasattr(self, "keys"):
-            self.keys.close()
+            await asyncio.to_thread(self.keys.close)
 
     async def forget(self, event: OutboxEvent) -> Confirm | None:
         """Erase the values of a machine that was decommissioned, and take back what it was granted."""
@@ -153,7 +140,7 @@ class SecretVault(AttestationExtension):
         of_machine = f"{OWN}/machines/{{machine_id}}/secrets"
         add = router.add
         given = (SecretExists, PolicyInvalid, RequestInvalid)
-        add(f"POST {of_machine}", "act", ops.create, MachineUnknown, *given, done=201)
+        add(f"POST {of_machine}", "act", ops.create, MachineUnknown, Conflict, *given, done=201)
         add(f"GET {of_machine}", "read", ops.of_machine)
         add(f"POST {of_machine}/{{name}}/read", "machine", out.read, SecretUnknown, SecretForbidden)
         add(f"GET {of_machine}/{{name}}", "machine", out.fetch, SecretUnknown, SecretForbidden)

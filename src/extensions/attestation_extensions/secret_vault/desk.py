@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from attestation.errors import Conflict, KeyUnusable, RequestInvalid, Unknown, UnwrapFailed
+from attestation.errors import AttestationError, Conflict, RequestInvalid, Unknown, UnwrapFailed
 from attestation.extension import AuditEvent, Caller, Context, Status, Trust, Tx
 from attestation_extensions.secret_vault import sealing, wire
 from attestation_extensions.secret_vault.keys import Keys, Vault
@@ -20,7 +20,7 @@ from attestation_extensions.secret_vault.records import (
     Version,
     terms_of_grant,
 )
-from attestation_extensions.secret_vault.rules import rule_of, values_of
+from attestation_extensions.secret_vault.rules import refusal, rule_of
 
 CREATED = "secret.created"
 ROTATED = "secret.rotated"
@@ -226,33 +226,23 @@ class Desk:
         at = self._context.clock.now()
         tried = None if rule is None else rule_of(rule)
 
-        def work(tx: Tx) -> list[wire.Reached]:
-            secret, secrets = _of(tx, secret_id), tx.of(Secrets)
-            by_rule = tried or (None if secret.rule is None else rule_of(secret.rule))
-            found = []
+        def work(tx: Tx) -> wire.Preview:
+            secret = _of(tx, secret_id)
+            shown: list[wire.Reached] = []
+            released = total = 0
             for machine in self._context.fleet(tx):
                 if secret.owner not in (SHARED, machine.machine_id):
                     continue
-                why = None
-                if secret.owner == SHARED and secrets.mark_of_grant(secret_id, machine.machine_id) is None:
-                    why = "not granted"
-                elif machine.status is not Status.ATTESTED or machine.trust is not Trust.VERIFIED:
+                why = refusal(tx, self._keys, secret, machine, at, tried=tried)
+                if machine.status is not Status.ATTESTED or machine.trust is not Trust.VERIFIED:
                     why = f"{machine.status.value}, {machine.trust.value}"
-                elif by_rule is not None:
-                    why = by_rule.broken(values_of(machine, at))
-                found.append(
-                    wire.Reached(
-                        machine_id=machine.machine_id,
-                        hostname=machine.hostname,
-                        released=why is None,
-                        why=why,
-                    )
-                )
-            return found
+                released, total = released + (why is None), total + 1
+                if total <= MOST_LISTED:
+                    named = {"machine_id": machine.machine_id, "hostname": machine.hostname}
+                    shown.append(wire.Reached.model_validate({**named, "released": why is None, "why": why}))
+            return wire.Preview(machines=shown, released=released, refused=total - released)
 
-        found = await self._context.store.scan(work)
-        released = sum(each.released for each in found)
-        return wire.Preview(machines=found[:MOST_LISTED], released=released, refused=len(found) - released)
+        return await self._context.store.scan(work)
 
     async def rewrap(self, who: Caller) -> wire.Rewrapped:
         """Bring the data keys of all values under the newest key-encryption key; no value is opened for it."""
@@ -262,13 +252,13 @@ class Desk:
         while found := await store.scan(partial(_under_others, kek_id=newest.key_id, after=after)):
             after = (found[-1][1].secret_id, found[-1][1].version)
             for secret, each in found:
+                place = secret.place(each.version)
                 try:
                     old = self._keys.of(each.kept.kek_id)
-                except KeyUnusable:
+                    wrapped = await asyncio.to_thread(sealing.rewrapped, each.kept, place, old, newest)
+                except AttestationError:  # not set, away, or the row was changed: it keeps no other back
                     unreachable += 1
                     continue
-                place = secret.place(each.version)
-                wrapped = await asyncio.to_thread(sealing.rewrapped, each.kept, place, old, newest)
                 done += await store.write(partial(_rewrap, found=each, kek_id=newest.key_id, wrapped=wrapped))
         detail = f"{done} data keys under {newest.key_id}, {unreachable} out of reach"
         await store.write(lambda tx: tx.audit.append(who.event("secrets_rewrapped", detail=detail), at))
@@ -300,8 +290,9 @@ class Desk:
         version = await self._sealed(secret, value, who, at)
 
         def work(tx: Tx) -> None:
-            if owner != SHARED:
-                tx.machines.require(owner)
+            # Nobody would forget it: that a machine was revoked is told once.
+            if owner != SHARED and tx.machines.require(owner).status is Status.REVOKED:
+                raise Conflict("the machine is revoked")
             secrets = tx.of(Secrets)
             if not secrets.add(secret):
                 raise SecretExists(f"there is a secret {secret.name}")

@@ -6,13 +6,13 @@ import asyncio
 from datetime import datetime
 from typing import NoReturn
 
-from attestation.errors import KeyUnusable, NotAuthentic, PolicyInvalid, Unavailable, UnwrapFailed
+from attestation.errors import KeyUnusable, NotAuthentic, Unavailable, UnwrapFailed
 from attestation.extension import AttestedMachine, Sealed, Tx
 from attestation_extensions.secret_vault import sealing, wire
 from attestation_extensions.secret_vault.desk import SecretUnknown
 from attestation_extensions.secret_vault.keys import Vault
-from attestation_extensions.secret_vault.records import SHARED, Secret, Secrets, Version, terms_of_grant
-from attestation_extensions.secret_vault.rules import rule_of, values_of
+from attestation_extensions.secret_vault.records import SHARED, Secret, Secrets, Version
+from attestation_extensions.secret_vault.rules import refusal
 
 ACCESSED = "secret.accessed"
 REFUSED = "secret.refused"
@@ -71,7 +71,7 @@ class Release:
             if secret is None:
                 raise SecretUnknown("no such secret")
             version = tx.of(Secrets).version(secret.secret_id, secret.newest)
-            return secret, version, self._refusal(tx, secret, machine, at)
+            return secret, version, refusal(tx, keys, secret, machine, at)
 
         secret, version, why = await context.store.read(load)
         if why is not None or version is None:
@@ -94,7 +94,7 @@ class Release:
             machine.still(tx)
             secrets = tx.of(Secrets)
             now = secrets.by_id(secret.secret_id)
-            if now is None or self._refusal(tx, now, machine, at) is not None:
+            if now is None or refusal(tx, keys, now, machine, at) is not None:
                 raise SecretForbidden("this machine may not have this secret")
             if not secrets.accessed(secret, at):
                 raise SecretForbidden("the value was exchanged at this moment: ask again")
@@ -112,27 +112,6 @@ class Release:
 
         await context.store.write(work)
         return sealed
-
-    def _refusal(self, tx: Tx, secret: Secret, machine: AttestedMachine, at: datetime) -> str | None:
-        """Return why *machine* may not have *secret*; None where it may."""
-        keys = self._vault.keys
-        if not keys.vouches(secret.mark, secret.terms):
-            return "its terms were not written by the vault"
-        if secret.is_expired(at):
-            return "it has expired"
-        if secret.owner == SHARED:
-            mark = tx.of(Secrets).mark_of_grant(secret.secret_id, machine.machine_id)
-            if mark is None:
-                return "not granted"
-            if not keys.vouches(mark, terms_of_grant(secret.secret_id, machine.machine_id)):
-                return "its grant was not written by the vault"
-        if secret.rule is None:
-            return None
-        try:
-            broken = rule_of(secret.rule).broken(values_of(machine, at))
-        except PolicyInvalid as e:
-            broken = str(e)
-        return None if broken is None else f"its rule: {broken}"
 
     async def _refuse(self, secret: Secret, machine: AttestedMachine, at: datetime, why: str) -> NoReturn:
         context = self._vault.context

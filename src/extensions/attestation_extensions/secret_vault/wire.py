@@ -207,7 +207,9 @@ class Rewrapped(Wire):
     """How many data keys lie under the newest key-encryption key now, and did not before."""
 
     rewrapped: int
-    unreachable: int = Field(description="Those under a key-encryption key that is not set")
+    unreachable: int = Field(
+        description="Those under a key-encryption key that is not set, or that does not open them"
+    )
 
 
 class ReadSecret(MachineRequest):

@@ -16,19 +16,21 @@ from typing import Any, ClassVar, Final
 from pydantic import Field, field_validator
 from sqlalchemy.orm import DeclarativeBase
 
-from attestation.errors import KeyUnusable, KeyURIInvalid
+from attestation.errors import KeyUnusable
 from attestation.extension import (
     AttestationExtension,
     Context,
     Event,
     Handler,
+    KeyURI,
+    KeyURIs,
     Migrations,
     NoSettings,
     QueryTable,
     Router,
     Tx,
 )
-from attestation.keys import KEK, open_kek, parse_key_uri
+from attestation.keys import KEK, open_kek
 from attestation_extensions.webhooks import delivering, messages, routes
 from attestation_extensions.webhooks.addresses import Network, WebhookURLInvalid, read_url
 from attestation_extensions.webhooks.delivering import Deliverer
@@ -43,9 +45,9 @@ FORGOTTEN_AT_ONCE: Final = 1_000
 class WebhookSettings(NoSettings):
     """`ITL_EXT_WEBHOOKS_…`, and `ITL_WEBHOOK_ALLOW_NETS`."""
 
-    kek: str
+    kek: KeyURI
     """URI of the key that wraps the secrets: `file:`, `pkcs11:` or `tpm2:`."""
-    previous_keks: Sequence[str] = ()
+    previous_keks: KeyURIs = ()
     """URIs of those before it, separated by blanks."""
     allow_nets: Sequence[Network] = ()
     """Networks beside the public internet that may be connected to, separated by commas."""
@@ -62,20 +64,6 @@ class WebhookSettings(NoSettings):
     @classmethod
     def _nets(cls, text: str) -> Sequence[Network]:
         return tuple(ip_network(each.strip()) for each in text.split(",") if each.strip())
-
-    @field_validator("previous_keks", mode="before")
-    @classmethod
-    def _listed(cls, text: str) -> Sequence[str]:
-        return tuple(text.split())
-
-    @field_validator("kek")
-    @classmethod
-    def _uri(cls, text: str) -> str:
-        try:
-            parse_key_uri(text)
-        except KeyURIInvalid as e:
-            raise ValueError(str(e)) from None
-        return text
 
     @field_validator("egress_proxy")
     @classmethod
@@ -161,7 +149,7 @@ class Extension(AttestationExtension):
         if self._resolver is not None:
             self._resolver.close()
         for kek in self._keks.values():
-            kek.close()
+            await asyncio.to_thread(kek.close)
         self._keks, self._running, self._resolver = {}, [], None
 
     async def _forget(self) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, Final, Protocol
 
 from pydantic import Field, SecretStr, field_serializer
 
@@ -17,13 +17,11 @@ from attestation.keys import KEK
 from attestation_extensions.webhooks import messages, signing
 from attestation_extensions.webhooks.addresses import WebhookURLInvalid, read_url
 from attestation_extensions.webhooks.delivering import aad_of, delivery_id
-from attestation_extensions.webhooks.records import Delivery, Webhook, Webhooks
+from attestation_extensions.webhooks.records import Delivery, State, Webhook, Webhooks
 
 OVERLAP: Final = timedelta(hours=24)
 """So long the secret before signs beside the newest."""
 MOST_EVENTS: Final = len(messages.NAMES)
-
-Status = Literal["waiting", "delivered", "dead"]
 
 
 class WebhookUnknown(Unknown):
@@ -98,7 +96,7 @@ class DeliveryResponse(Wire):
     delivery_id: str = Field(description="`webhook-id` of each attempt")
     webhook_id: str
     event_type: str
-    status: Status
+    status: State
     attempts: int
     next_attempt_at: datetime | None
     response_status: int | None
@@ -267,7 +265,7 @@ class Desk:
         return _delivery(await self._extension.context.store.write(work))
 
     async def deliveries(
-        self, webhook_id: str, status: Status | None = None, limit: Annotated[int, Field(ge=1, le=500)] = 100
+        self, webhook_id: str, status: State | None = None, limit: Annotated[int, Field(ge=1, le=500)] = 100
     ) -> DeliveryList:
         """List the newest deliveries to an endpoint; `status=dead` are those that were given up."""
 
@@ -324,7 +322,7 @@ class Desk:
 def router(extension: Opened) -> Router:
     """Return the routes."""
     desk, found = Desk(extension), Router()
-    add: Callable[..., None] = found.add
+    add = found.add
     add("POST /", "act", desk.create, WebhookURLInvalid, RequestInvalid, done=201)
     add("GET /", "read", desk.all)
     add("GET /events", "read", desk.events)

@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint
-from itertools import product
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -23,7 +22,6 @@ from attestation.extension import (
     Observer,
     event_named,
 )
-from attestation.store.tables import Base
 from attestation_service.extensions.enabled import (
     BUILT_IN,
     NONE,
@@ -36,7 +34,7 @@ from attestation_service.extensions.enabled import (
 )
 from attestation_service.extensions.mounting import routers_of
 from attestation_service.extensions.tables import demand_tables
-from attestation_service.settings import Settings, SettingsInvalid
+from attestation_service.settings import PREFIX, Settings, SettingsInvalid
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
@@ -65,7 +63,9 @@ def load(settings: Settings) -> Enabled:
     kinds: dict[str, type[AttestationExtension]] = {}
     for name, point in points.items():
         try:
-            kinds[name] = _import(name, point)
+            kind = _import(name, point)
+            _demand_own_variables(name, kind, kinds)
+            kinds[name] = kind
         except ExtensionInvalid as e:
             found.skip(e)
     given = _settings_of(names, kinds, settings.extension_values)
@@ -126,6 +126,7 @@ def _make(name: str, kind: type[AttestationExtension], given: Mapping[str, str])
     try:
         made = kind(_chosen(name, kind, given))
         said_name, about = made.name, (made.version, made.description)
+        _demand_text((*made.prefixes, *made.tables, *made.cli_groups, *made.events, *about))
         demand_tables(name, made)
         for event in made.events:
             ExtensionEvent(event)
@@ -140,34 +141,62 @@ def _make(name: str, kind: type[AttestationExtension], given: Mapping[str, str])
     return made
 
 
+def _demand_text(said: Iterable[object]) -> None:
+    for each in said:
+        if not isinstance(each, str):
+            raise TypeError(f"{each!r} is no text")
+
+
 def _demand_free(extension: AttestationExtension, others: Iterable[AttestationExtension]) -> None:
-    """Refuse what takes a table, a prefix, a variable or a command group that another one, or the service, has."""
-    core = {f"ITL_{name.upper()}" for name in Settings.model_fields}
-    if taken := sorted(core & set(extension.variables)):
-        raise ExtensionInvalid(extension.name, f"takes the variable {taken[0]}, which the service has")
-    if taken := sorted(set(extension.tables) & set(Base.metadata.tables)):
-        raise ExtensionInvalid(extension.name, f"takes the table {taken[0]}, which the service has")
+    """Refuse what takes a table, a prefix, a command group or events that another one has."""
     for other in others:
-        for prefix, taken_prefix in product(prefixes_of(extension), prefixes_of(other)):
-            # Below another's, too: whoever is named first would answer for it.
-            if f"{prefix}/".startswith(f"{taken_prefix}/") or f"{taken_prefix}/".startswith(f"{prefix}/"):
-                why = f"takes the prefix {prefix}, and {other.name} has {taken_prefix}"
-                raise ExtensionInvalid(extension.name, why)
         for what, ours, theirs in (
             ("the table", _tables(extension), _tables(other)),
-            ("the variable", extension.variables, other.variables),
+            ("the prefix", prefixes_of(extension), prefixes_of(other)),
             ("the command group", groups_of(extension), groups_of(other)),
             ("events called", first_words(extension), first_words(other)),
         ):
-            if both := sorted(set(ours) & set(theirs)):
+            if both := sorted(one for one in ours if any(_meet(one, each) for each in theirs)):
                 raise ExtensionInvalid(extension.name, f"takes {what} {both[0]}, which {other.name} has")
+        for one, two in ((extension, other), (other, extension)):
+            if table := next(
+                (each for each in _tables(one) if each.startswith(f"extension_{two.name}_")), None
+            ):
+                why = f"cannot be enabled with {other.name}: {table} of {one.name} is called as those of {two.name}"
+                raise ExtensionInvalid(extension.name, why)
+
+
+def _meet(one: str, other: str) -> bool:
+    """Return True for the same names, and for paths one of which stands below the other: the first would answer."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
 def _tables(extension: AttestationExtension) -> list[str]:
-    return [*(model.__tablename__ for model in extension.get_models()), *extension.tables]
+    return [*extension.tables, *(model.__tablename__ for model in extension.get_models())]
 
 
 # ---------------------------------------------------------------- settings
+
+
+def _demand_own_variables(
+    name: str, kind: type[AttestationExtension], others: Mapping[str, type[AttestationExtension]]
+) -> None:
+    """Refuse variables that the service has, or another extension, and what names none."""
+    try:
+        variables = frozenset(dict(kind.variables))
+        foreign = sorted(each for each in variables if not _is_for_extensions(each))
+    except (Exception, SystemExit) as e:
+        raise ExtensionInvalid(name, f"names no variables: {words(e)}") from e
+    if foreign:
+        raise ExtensionInvalid(name, f"takes the variable {foreign[0]}, which is not for extensions")
+    for other, theirs in others.items():
+        if both := sorted(variables & theirs.variables.keys()):
+            raise ExtensionInvalid(name, f"takes the variable {both[0]}, which {other} has")
+
+
+def _is_for_extensions(variable: str) -> bool:
+    ours = variable.removeprefix(PREFIX).lower() in Settings.model_fields
+    return variable.startswith(PREFIX) and not ours and not variable.startswith(Settings.EXTENSION_PREFIX)
 
 
 def _settings_of(

@@ -11,6 +11,10 @@ from attestation_service.settings import Settings
 def demand_tables(name: str, made: AttestationExtension) -> None:
     """Refuse tables whose names could be somebody else's, and those that nothing makes."""
     prefix = f"extension_{name}_"
+    if foreign := next((each for each in made.tables if not each.startswith("extension_")), None):
+        raise ExtensionInvalid(
+            name, f"declares the table {foreign}; those of extensions are called extension_…"
+        )
     for model in made.get_models():
         table = model.__tablename__
         if not table.startswith(prefix) and table not in made.tables:
