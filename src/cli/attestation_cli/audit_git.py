@@ -27,13 +27,21 @@ def folder_of(tree: Path, origin: str) -> Path:
     return tree / "checkpoints" / (_UNSAFE.sub("-", origin).strip(".-") or "log")
 
 
+def is_published(tree: Path, folder: Path, *, size: int) -> bool:
+    """Return True where a commit has the checkpoint of *size*: a file alone may be of a commit that failed."""
+    path = _path_of(folder, size)
+    name = str(path.relative_to(tree))
+    # What is ignored counts too: `git add` then refuses in words.
+    return path.exists() and not git(tree, "status", "--porcelain", "--ignored", "--", name)
+
+
 def publish(tree: Path, folder: Path, note: bytes, *, size: int, origin: str) -> list[Path]:
     """Write *note* into *folder* under its size and as the latest, and commit both; return their paths.
 
     Raises:
         RequestInvalid: It cannot be written, or Git refuses.
     """
-    paths = [folder / f"{size:012d}.checkpoint", folder / LATEST]
+    paths = [_path_of(folder, size), folder / LATEST]
     try:
         # Others commit to this tree too: a link of theirs must not lead out of it.
         if not folder.resolve().is_relative_to(tree.resolve()):
@@ -52,6 +60,10 @@ def publish(tree: Path, folder: Path, note: bytes, *, size: int, origin: str) ->
     # Of what else is staged nothing goes in.
     git(tree, "commit", "--quiet", "-m", f"checkpoint of {origin}: {size} entries", "--", *names)
     return paths
+
+
+def _path_of(folder: Path, size: int) -> Path:
+    return folder / f"{size:012d}.checkpoint"
 
 
 def git(tree: Path, *words: str) -> str:

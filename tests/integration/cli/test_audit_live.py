@@ -178,7 +178,14 @@ def test_checkpoints_are_published_in_git(auditor: Auditor) -> None:
     git("config", "user.email", "auditor@example.test")
     git("config", "user.name", "auditor")
     auditor.act(1)
-    auditor.ok(*publish)
+    # Git refuses: it is not published then, and the next time it is.
+    hook = tree / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    assert auditor.run(*publish).exit_code != 0
+    hook.unlink()
+    assert "published before" not in auditor.ok(*publish)
     (tree / "other").write_text("half done")
     git("add", "other")
     auditor.act(1)

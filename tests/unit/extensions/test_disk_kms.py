@@ -640,6 +640,37 @@ def test_addresses_have_one_spelling() -> None:
 
 
 @pytest.mark.anyio
+async def test_keys_that_stay_behind_are_one_line_of_the_log(
+    begin: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not one for each machine of a fleet and each worker."""
+    site = await begin(kek="old")
+    for _ in range(2):
+        await site.seal((await site.machine())[1])
+    newer = await begin(kek="newer")
+    capsys.readouterr()
+    assert await newer.kms("POST", "/rewrap") == {"rewrapped": 0, "unreachable": 2}
+    told = [line for line in capsys.readouterr().err.splitlines() if '"error"' in line]
+    assert told  # of the start, of the request, or of both
+    assert all("2 keys of machines are not wrapped anew: their KEK is not set" in each for each in told)
+
+
+@pytest.mark.anyio
+async def test_wrapping_anew_that_fails_at_the_start_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else operators would take the former KEK away."""
+    made = disk_kms.DiskKMS(disk_kms.Settings(address="127.0.0.1:1", kek="file:/new", insecure=True))
+
+    async def away() -> tuple[int, int]:
+        raise OSError("the database is away")
+
+    monkeypatch.setattr(made, "rewrap", away)
+    await made._rewrap_at_start()
+    assert "not wrapped anew: OSError; the next start tries again" in caplog.text
+
+
+@pytest.mark.anyio
 async def test_whatever_failed_before_the_keys_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that cannot be opened, or a round of wrapping anew that broke, leaves no device and no port open."""
     closed: list[str] = []

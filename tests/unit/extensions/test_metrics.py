@@ -26,10 +26,10 @@ from attestation_service.auth import Duty
 from attestation_service.extensions.enabled import ExtensionInvalid
 from attestation_service.process import dispatch, maintenance
 from tests.docs.pages import text
-from tests.fixtures.ports import free_port
 from tests.unit.service.conftest import Service, Starter, migrated, start
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.people import introduce
+from tools.ports import free_port
 
 __all__ = ["migrated", "start"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 import sqlite3
 import ssl
 import threading
@@ -16,6 +17,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+import httpcore
 import httpx
 import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
@@ -23,7 +25,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from attestation.extension import Tx
 from attestation.keys import create_kek
 from attestation_extensions.metrics.counts import OBSERVED
-from attestation_extensions.webhooks import addresses, delivering, messages
+from attestation_extensions.webhooks import addresses, delivering, messages, sending
 from attestation_extensions.webhooks.addresses import AddressRefused, Target, WebhookURLInvalid, read_url
 from attestation_extensions.webhooks.records import Webhooks
 from attestation_extensions.webhooks.sending import Resolver, Sender
@@ -367,7 +369,7 @@ async def test_a_webhook_is_removed_with_its_deliveries(service: Service, receiv
     "address",
     [
         *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
-        *("224.0.0.1", "255.255.255.255", "192.0.2.1", "198.18.0.1", "240.0.0.1"),
+        *("224.0.0.1", "255.255.255.255", "192.0.2.1", "198.18.0.1", "240.0.0.1", "168.63.129.16"),
         *(
             "::1",
             "::",
@@ -470,17 +472,80 @@ async def test_without_leave_loopback_is_out_of_reach(
     assert receiver.got == []
 
 
-async def test_a_receiver_that_is_not_there_is_told_in_words(receiver: Receiver) -> None:
-    """And one that says nothing sensible."""
-    target = Target(url="http://127.0.0.1:1/", scheme="http", host="127.0.0.1", port=1)
+@pytest.mark.parametrize("kind", ["nobody", "foreign", "silent"])
+async def test_a_receiver_that_is_not_there_is_told_in_words(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """What an operator reads says what to do about it, not the name of an error."""
+    monkeypatch.setattr(sending, "ATTEMPT_SECONDS", 0.3)
     resolver = Resolver()
-    allowed = (ip_network("127.0.0.0/8"),)
-    outcome = await Sender(allowed=allowed, trust=ssl.create_default_context(), resolver=resolver).send(
-        target, [], b"{}"
+    sender = Sender(
+        allowed=(ip_network("127.0.0.0/8"),), trust=ssl.create_default_context(), resolver=resolver
     )
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = {"nobody": 1, "foreign": receiver.port, "silent": listening.getsockname()[1]}[kind]
+        url = f"{'https' if kind == 'foreign' else 'http'}://127.0.0.1:{port}/"
+        outcome = await sender.send(read_url(url, allow_http=True), [], b"{}")
     resolver.close()
-    assert outcome.error is not None
     assert outcome.status is None
+    assert outcome.error is not None
+    words = {
+        "nobody": "cannot be reached: Connection refused",
+        "foreign": "TLS fails: ",
+        "silent": "no answer within",
+    }
+    assert outcome.error.startswith(words[kind])
+
+
+def test_a_certificate_that_is_not_believed_is_told_in_words() -> None:
+    """It is no network that is away; httpcore calls both the same."""
+    cause = ssl.SSLCertVerificationError(1, "long words of OpenSSL")
+    cause.verify_message = "self-signed certificate"
+    error = httpcore.ConnectError("long words of OpenSSL")
+    error.__cause__ = cause
+    assert sending.in_words(error) == "its certificate is not believed: self-signed certificate"
+
+
+async def test_a_name_with_an_address_that_does_not_answer_is_reached_at_another(receiver: Receiver) -> None:
+    """As where a network has no IPv6, or one of two computers is down."""
+
+    async def two(_host: str, _port: int) -> list[str]:
+        return ["::1", "127.0.0.1"]
+
+    allowed = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
+    sender = Sender(allowed=allowed, trust=ssl.create_default_context(), resolver=two)
+    target = Target(
+        url=f"http://two.test:{receiver.port}/", scheme="http", host="two.test", port=receiver.port
+    )
+    assert (await sender.send(target, [], b"{}")).ok
+
+
+async def test_an_endpoint_that_does_not_answer_lets_others_pass(
+    service: Service, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else waits for it is not tried one after the other, while whoever stands behind it waits."""
+    monkeypatch.setattr(sending, "ATTEMPT_SECONDS", 0.3)
+    monkeypatch.setattr(delivering, "AT_ONCE", 1)
+    at = service.resources.clock.now()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        slow, _ = await made(service, f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        good, _ = await made(service, receiver.url)
+
+        def queue(tx: Tx) -> None:
+            for number, webhook_id in enumerate((*[slow] * 10, good)):
+                tx.of(Webhooks).queue(
+                    delivery_id=f"msg_{number:02}",
+                    webhook_id=webhook_id,
+                    event="machine.locked",
+                    payload=b"{}",
+                    at=at,
+                )
+
+        await service.resources.store.write(queue)
+        await until(service, good, "delivered")
+    tried = [each["attempts"] for each in await deliveries(service, slow)]
+    assert sum(tried) == 1
+    assert len(tried) == 10
 
 
 @pytest.mark.threat("T233")

@@ -410,7 +410,7 @@ def publish(
         old = audit_file.read_checkpoint(before) if before.exists() else None
         if old is not None:
             audit_proof.grew(client, old, head, pinned)
-    new = not (folder / f"{size:012d}.checkpoint").exists()
+    new = not audit_git.is_published(tree, folder, size=size)
     if new:
         audit_git.publish(tree, folder, note, size=size, origin=origin)
     if push:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -86,7 +87,7 @@ class DiskKMS(AttestationExtension):
         super().__init__(settings)
         self._server: Any = None
         self._keks: dict[str, KEK] = {}
-        self._rewrapping: asyncio.Task[tuple[int, int]] | None = None
+        self._rewrapping: asyncio.Task[None] | None = None
 
     def get_models(self) -> Sequence[type[DeclarativeBase]]:
         """Return keys, holds, and who waits."""
@@ -118,7 +119,7 @@ class DiskKMS(AttestationExtension):
         )
         certificate = (settings.tls_certificate, settings.tls_key) if settings.tls_certificate else None
         self._server = await server.serve(self.keeping, settings.address, certificate)
-        self._rewrapping = asyncio.create_task(self.rewrap())
+        self._rewrapping = asyncio.create_task(self._rewrap_at_start())
 
     async def on_shutdown(self) -> None:
         """Finish what was asked, and let go of the keys."""
@@ -145,7 +146,8 @@ class DiskKMS(AttestationExtension):
             How many keys this was, and how many lie under a KEK that is not set, or does not answer.
         """
         new = self._keks[self.keeping.newest]
-        store, done, left = self.context.store, 0, 0
+        store, done = self.context.store, 0
+        left: Counter[str] = Counter()
 
         async def further(after: bytes) -> list[Key]:
             return await store.scan(
@@ -157,15 +159,13 @@ class DiskKMS(AttestationExtension):
             for key in found:
                 old = self._keks.get(key.kek_id)
                 if old is None:
-                    log.error("a key of machine %s lies under a KEK that is not set", key.machine_id)
-                    left += 1
+                    left["their KEK is not set"] += 1
                     continue
                 try:
                     wrapped = await asyncio.to_thread(keeping.rewrapped, key, old, new)
                 except AttestationError as e:
-                    # The others are brought over, this one at the next start. Its words may be secret: no trace.
-                    log.error("a key of machine %s is not wrapped anew: %s", key.machine_id, type(e).__name__)  # noqa: TRY400 -- see above
-                    left += 1
+                    # The others are brought over, this one at the next start. Its words may be secret.
+                    left[type(e).__name__] += 1
                     continue
 
                 def keep(tx: Tx, key: Key = key, wrapped: bytes = wrapped) -> bool:
@@ -173,4 +173,13 @@ class DiskKMS(AttestationExtension):
 
                 done += await store.write(keep)
             found = await further(found[-1].key_id)
-        return done, left
+        for why, count in left.items():  # not a line for each: a fleet has many
+            log.error("%d keys of machines are not wrapped anew: %s", count, why)
+        return done, left.total()
+
+    async def _rewrap_at_start(self) -> None:
+        try:
+            await self.rewrap()
+        except Exception as e:  # noqa: BLE001 -- the outermost border of this task; its words may quote a row
+            words = "keys of machines are not wrapped anew: %s; the next start tries again"
+            log.error(words, type(e).__name__)  # noqa: TRY400 -- as said

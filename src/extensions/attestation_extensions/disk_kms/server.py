@@ -6,6 +6,7 @@ Imported in a worker only: gRPC begins threads, and no thread survives a fork.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -76,11 +77,15 @@ async def serve(keeping: Keeping, address: str, certificate: tuple[Path, Path] |
             else server.add_secure_port(address, _credentials(*certificate))
         )
     except RuntimeError as e:
-        raise OSError(f"cannot listen at {address}") from e
+        raise _not_listening(address) from e
     if port == 0:
-        raise OSError(f"cannot listen at {address}")
+        raise _not_listening(address)
     await server.start()
     return server
+
+
+def _not_listening(address: str) -> OSError:
+    return OSError(errno.EADDRNOTAVAIL, f"cannot listen at {address}")
 
 
 def _method(answer: Answering) -> grpc.RpcMethodHandler:

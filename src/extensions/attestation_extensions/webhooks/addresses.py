@@ -25,6 +25,8 @@ _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5}
 _PUBLIC6: Final = ip_network("2000::/3")
 _EMBEDDING: Final = tuple(map(ip_network, ("2001::/23", "2002::/16", "2001:db8::/32", "3fff::/20")))
 """Of 2000::/3, what is no host of its own: Teredo and other protocols, 6to4, documentation."""
+_WIRESERVER: Final = ip_address("168.63.129.16")
+"""Azure gives each guest the services of its host there, in the public range."""
 
 
 class WebhookURLInvalid(RequestInvalid):
@@ -102,7 +104,7 @@ def _is_public(address: Address) -> bool:
     if address.is_multicast or address.is_reserved or address.is_unspecified or not address.is_global:
         return False
     if isinstance(address, IPv4Address):
-        return True
+        return address != _WIRESERVER
     return address in _PUBLIC6 and not any(address in each for each in _EMBEDDING)
 
 

@@ -28,6 +28,8 @@ AT_ONCE: Final = 10
 HOLD: Final = timedelta(seconds=ATTEMPT_SECONDS * 2)
 RETRY_SECONDS: Final = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 """Between one attempt and the next (Standard Webhooks); after the last the delivery is dead, its endpoint disabled."""
+SPARED: Final = timedelta(seconds=10)
+"""For so long no more is tried at an endpoint that did not answer: who waits behind it is served meanwhile."""
 GONE: Final = 410
 _NAMESPACE: Final = uuid.UUID("6a1f0f6e-5d0b-4c57-9a70-6a8a7d8b7f10")
 
@@ -84,13 +86,21 @@ class Deliverer:
 
     async def run(self, pause_seconds: float) -> None:
         """Send what is due again and again until cancelled."""
+        failing = None
         while True:
             await asyncio.sleep(pause_seconds * SystemRandom().uniform(0.5, 1.5))
             try:
                 while await self.once():
                     pass
             except Exception as e:  # noqa: BLE001 -- the outermost border of this task: it must not end
-                log.error("deliveries are not sent: %s", type(e).__name__)  # noqa: TRY400 -- may quote a row
+                # Said once, not every second for as long as it lasts.
+                if failing != type(e).__name__:
+                    failing = type(e).__name__
+                    log.error("deliveries are not sent: %s", failing)  # noqa: TRY400 -- may quote a row
+            else:
+                if failing is not None:
+                    log.info("deliveries are sent again")
+                failing = None
 
     async def once(self) -> bool:
         """Send some of what is due; True if there may be more."""
@@ -164,6 +174,8 @@ class Deliverer:
             ):
                 return
             webhooks.triggered(delivery.webhook_id, at, failed=not outcome.ok)
+            if outcome.status is None and again_at is not None:
+                webhooks.put_off(delivery.webhook_id, at, until=at + SPARED)
             if status == "dead" and delivery.event_type != messages.TEST:
                 why = "it answered 410 Gone" if outcome.status == GONE else "its deliveries failed for days"
                 if webhooks.disable(delivery.webhook_id, why):

@@ -187,6 +187,11 @@ _TOLD: Final = Prepared(
         }
     )
 )
+_PUT_OFF: Final = Prepared(
+    update(_DELIVERIES)
+    .where(_D.webhook_id == bindparam("of_webhook"), _D.next_attempt_at <= bindparam("at"))
+    .values(next_attempt_at=bindparam("until"))
+)
 _OF: Final = Prepared(
     select(_DELIVERIES)
     .where(_D.webhook_id == bindparam("webhook_id"), _D.status.like(bindparam("like")))
@@ -339,6 +344,10 @@ class Webhooks:
             duration_ms=duration_ms,
         )
         return done == 1
+
+    def put_off(self, webhook_id: str, at: datetime, *, until: datetime) -> None:
+        """Let what is due at an endpoint wait until then; it is no attempt."""
+        self._sql.run(_PUT_OFF, of_webhook=webhook_id, at=to_micros(at), until=to_micros(until))
 
     def deliveries(self, webhook_id: str, status: str | None, limit: int) -> tuple[list[Delivery], int]:
         """Return the newest deliveries to one, and how many there are."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
 import ssl
 import time
@@ -22,6 +24,8 @@ CONNECT_SECONDS: Final = 5.0
 MAX_ANSWER_BYTES: Final = 4096
 RESOLVING: Final = 4
 """Names that one worker resolves at the same time."""
+MOST_ADDRESSES: Final = 3
+"""Of one name, that are tried one after the other."""
 LONGEST_RETRY_AFTER: Final = 86_400
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -90,7 +94,11 @@ class _Checked(httpcore.AsyncNetworkBackend):
         # One that leads inside is enough to refuse all: a name of the internet has no reason for it.
         for each in addresses:
             demand_allowed(each, self._allowed)
-        return await self._inner.connect_tcp(addresses[0], port, timeout, local_address, socket_options)
+        *first, last = dict.fromkeys(addresses[:MOST_ADDRESSES])
+        for each in first:  # one of them may be a way that this network has not, IPv6 for example
+            with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                return await self._inner.connect_tcp(each, port, timeout, local_address, socket_options)
+        return await self._inner.connect_tcp(last, port, timeout, local_address, socket_options)
 
 
 class Sender:
@@ -133,7 +141,7 @@ class Sender:
         except OSError as e:
             error = f"cannot be reached: {e.strerror or type(e).__name__}"
         except Exception as e:  # noqa: BLE001 -- httpcore's, anyio's, h11's: none of them may end the task
-            error = str(e) if isinstance(e, AttestationError) else f"failed: {type(e).__name__}"
+            error = str(e) if isinstance(e, AttestationError) else in_words(e)
         return Outcome(
             status=status if error is None else None,
             error=error,
@@ -148,6 +156,24 @@ class Sender:
         return httpcore.AsyncConnectionPool(
             ssl_context=self._trust, network_backend=_Checked(self._allowed, self._resolver), http1=True
         )
+
+
+def in_words(error: BaseException) -> str:
+    """Return what a person needs to know of an attempt that failed: the cause, which httpcore wraps."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not believed: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS fails: {cause.reason or type(cause).__name__}"
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return f"cannot be reached: {os.strerror(cause.errno)}"
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, httpcore.TimeoutException):
+        return "no connection, or no answer, in time"
+    if isinstance(error, httpcore.ProtocolError):
+        return "what it answers is no HTTP"
+    return f"failed: {type(error).__name__}"
 
 
 async def _exchange(

@@ -64,10 +64,11 @@ async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
                 )
                 async with asyncio.timeout(HOOK_SECONDS):
                     await each.on_startup(context)
-            except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
-                # In the words of a connection that failed there may be a password; ours are made to be shown.
-                told = words(e) if isinstance(e, AttestationError) else type(e).__name__
-                invalid = ExtensionInvalid(each.name, f"cannot begin: {told}")
+            except BaseException as e:
+                # A stranger's code; it may raise a CancelledError where nobody cancelled us.
+                if isinstance(e, (KeyboardInterrupt, GeneratorExit)) or _is_cancelled():
+                    raise
+                invalid = ExtensionInvalid(each.name, f"cannot begin: {_told(e)}")
                 log.error(  # noqa: TRY400 -- no trace: it has the words
                     "extension.skipped" if each.name in enabled.foreign else "service.unusable",
                     reason=str(invalid),
@@ -82,6 +83,21 @@ async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
             # Twice: it may swallow that it is cancelled after the first.
             if (await asyncio.wait([ending], timeout=2 * HOOK_SECONDS))[1]:
                 log.error("extension.stop_failed", name=each.name, kind="TimeoutError")
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _told(error: BaseException) -> str:
+    """Return what may be told of *error*; in the words of a connection that failed there may be a password."""
+    if isinstance(error, AttestationError):
+        return words(error)
+    kind = type(error)
+    if isinstance(error, OSError) and kind.__module__ == "builtins" and error.strerror:
+        return f"{kind.__name__}: {error.strerror}" + (f": {error.filename}" if error.filename else "")
+    return kind.__name__
 
 
 def _emitting(extension: AttestationExtension) -> Emit:
