@@ -57,7 +57,8 @@ from tools.demo_kubernetes import NODES, Nodes
 from tools.demo_kubernetes import next_steps as next_steps_on_kubernetes
 from tools.demo_words import Narrator
 from tools.kubernetes import Cluster, KubernetesMissing
-from tools.stage import BIN, REATTEST_SECONDS, Failed, IdentityProvider, Machine, Service, free_port
+from tools.ports import claim, free_port
+from tools.stage import BIN, REATTEST_SECONDS, Failed, IdentityProvider, Machine, Service
 from tools.stage_kubernetes import clusters_setting
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -529,21 +530,29 @@ def alone(data: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
+def port_of(options: argparse.Namespace) -> int:
+    """Return the port that was asked for, or a free one."""
+    if options.port:
+        claim(options.port)
+        return int(options.port)
+    return free_port(DEFAULT_PORT)
+
+
 def run(options: argparse.Namespace) -> None:
     """Run the demo as asked for."""
     out = Narrator()
     with ExitStack() as stack:
         stack.enter_context(alone((options.data or DEFAULT_DATA).absolute()))
         data = prepare_data(options.data, demo=not options.no_demo)
-        port = options.port or free_port(DEFAULT_PORT)
-        identity = IdentityProvider(data, free_port(DEFAULT_IDENTITY_PORT, but_not=port))
+        port = port_of(options)
+        identity = IdentityProvider(data, free_port(DEFAULT_IDENTITY_PORT))
         stack.callback(identity.stop)
         identity.start()
         database, replicas = "", []
         if options.postgres:
             database = stack.enter_context(_postgres(data))
-            replicas = [free_port(0, but_not=port) for _ in range(REPLICAS)]
-        more = prepare_extensions(data, free_port(0, but_not=port))
+            replicas = [free_port() for _ in range(REPLICAS)]
+        more = prepare_extensions(data, free_port())
         more |= prepare_confidential(data) if options.confidential else {}
         service = Service(data, port, identity.issuer, database=database, replicas=replicas, more=more)
         service.prepare([role.value for role in Role])
@@ -603,11 +612,11 @@ def run_kubernetes(options: argparse.Namespace) -> None:
         data = prepare_data(options.data, demo=True)
         if (data / "cluster").exists():
             raise Failed(f"{data} is of an earlier run; give another --data DIR")
-        port = options.port or free_port(DEFAULT_PORT)
-        identity = IdentityProvider(data, free_port(DEFAULT_IDENTITY_PORT, but_not=port))
+        port = port_of(options)
+        identity = IdentityProvider(data, free_port(DEFAULT_IDENTITY_PORT))
         stack.callback(identity.stop)
         identity.start()
-        cluster = Cluster(data / "cluster", lambda: free_port(0))
+        cluster = Cluster(data / "cluster", free_port)
         clusters = {"ITL_KUBERNETES_CLUSTERS": clusters_setting(cluster)}
         service = Service(data, port, identity.issuer, more=clusters)
         service.prepare([role.value for role in Role])
@@ -630,7 +639,7 @@ def run_kubernetes(options: argparse.Namespace) -> None:
         for machine in machines:
             stack.callback(machine.stop)
         stack.callback(ask_to_stop, machines)
-        nodes = Nodes(out, service, cluster, data, lambda: free_port(0))
+        nodes = Nodes(out, service, cluster, data, free_port)
         stack.callback(cluster.stop)
         stack.callback(nodes.controllers.stop)
         tokens = {name: identity.sign_in(name) for name in identity.people}

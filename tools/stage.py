@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -63,16 +62,6 @@ def environment(**more: str) -> dict[str, str]:
     """Return the environment of a child: the caller's without `ITL_*` and Python's paths, and *more*."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ITL_", "PYTHON", "COVERAGE_"))}
     return {**kept, **more}
-
-
-def free_port(wanted: int, *, but_not: int = 0) -> int:
-    """Return *wanted*, or a free port where it is taken or is *but_not*."""
-    for port in (0,) if wanted == but_not else (wanted, 0):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-            return int(probe.getsockname()[1])
-    raise Failed("no free TCP port on the loopback interface")
 
 
 @dataclass

@@ -21,9 +21,9 @@ from tests.fixtures.attestation_double import attestation_double, evidence
 from tests.fixtures.cluster import PEOPLE
 from tests.fixtures.controllers import CSRS, prepared, until
 from tests.fixtures.kube import CLIENT_KUBELET, KubeAPI, RealKube, fake_kube, rest
-from tests.fixtures.ports import free_port
 from tests.unit.operator.nodes.world import MACHINE, pkcs10, subject
 from tools.kubernetes import Cluster, KubernetesMissing, programs
+from tools.ports import free_port
 
 REQUESTS: Final = 1_000
 BAR_PER_SECOND: Final = 50

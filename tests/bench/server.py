@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.fixtures.ports import free_port
+from tools.ports import free_port
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
 

@@ -27,10 +27,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from attestation_testing import CertificateAuthority, SoftwareTPM
 from tests.fixtures.nginx import Nginx
 from tests.fixtures.operator_pki import OperatorCA
-from tests.fixtures.ports import free_port
 from tests.fixtures.resource_manager import ResourceManager
 from tests.fixtures.service import Operator, ServiceProcess, StartService
 from tools.nginx import TEMPORARY, nginx_program
+from tools.ports import free_port
 
 pytestmark = [pytest.mark.swtpm, pytest.mark.nginx, pytest.mark.slow]
 

@@ -27,11 +27,11 @@ from tests.fixtures.cluster import (
     node_request,
     require_kubernetes,
 )
-from tests.fixtures.ports import free_port
 from tests.fixtures.resource_manager import ResourceManager
 from tests.fixtures.service import Operator, ServiceProcess
 from tests.integration.agent.test_kubelet_proxy import Nginx
 from tools.kubernetes import CSRS, Cluster
+from tools.ports import free_port
 from tools.stage import Machine
 from tools.stage_kubernetes import (
     OWN_SIGNER,

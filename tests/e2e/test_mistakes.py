@@ -37,8 +37,8 @@ from attestation_testing import SoftwareNode
 from tests.fixtures.machine import Machine
 from tests.fixtures.openid.provider import OPERATOR, Provider
 from tests.fixtures.operator_pki import OperatorCA
-from tests.fixtures.ports import free_port
 from tests.fixtures.service import ServiceProcess
+from tools.ports import free_port
 
 PAGE = Path(__file__).parents[2] / "docs/operate/troubleshooting.md"
 HEADING = "| mistake | ends with | it says | and what to do |"

@@ -38,10 +38,10 @@ from attestation_agent.kubelet.keys import ResidentKey, subject_of
 from attestation_agent.kubelet.kubeconfig import Cluster, load
 from attestation_agent.kubelet.settings import Listen
 from attestation_testing import SoftwareTPM
-from tests.fixtures.ports import free_port
 from tests.fixtures.resource_manager import ResourceManager
 from tests.fixtures.tpm import MakeTPM
 from tools.nginx import nginx_program
+from tools.ports import free_port
 
 pytestmark = [pytest.mark.swtpm, pytest.mark.nginx, pytest.mark.slow]
 

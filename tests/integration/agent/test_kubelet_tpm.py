@@ -36,12 +36,12 @@ from attestation_agent.kubelet.settings import load
 from attestation_agent.state import KnownAs, State
 from attestation_testing import SoftwareTPM
 from tests.fixtures.kube import KubeAPI, kube, rest
-from tests.fixtures.ports import free_port
 from tests.fixtures.resource_manager import ResourceManager
 from tests.fixtures.tpm import MakeTPM, Wiretap
 from tests.integration.agent.kubelet_rig import Decider, cluster_ca, may_request
 from tests.integration.agent.test_kubelet_proxy import Nginx
 from tests.unit.agent.world import MACHINE_ID, Events
+from tools.ports import free_port
 
 __all__ = ["kube"]
 

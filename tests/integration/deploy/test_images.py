@@ -22,9 +22,9 @@ import pytest
 from attestation_testing import CertificateAuthority
 from tests.docs.pages import ROOT, text
 from tests.fixtures.images import Images, demand, get, place
-from tests.fixtures.ports import free_port
 from tests.fixtures.service import GENEROUS_LIMITS, Operator
 from tests.fixtures.tpm import MakeTPM
+from tools.ports import free_port
 
 # The images are built before the first test; no measure of a machine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -19,10 +19,10 @@ from attestation_testing import SoftwareNode
 from tests.docs.pages import text
 from tests.fixtures import prometheus
 from tests.fixtures.machine import Machine
-from tests.fixtures.ports import free_port
 from tests.fixtures.prometheus import DEPLOY, ROOT, NotThere, Prometheus
 from tests.fixtures.service import ServiceProcess
 from tests.integration.replicas.conftest import until
+from tools.ports import free_port
 
 pytestmark = pytest.mark.slow
 

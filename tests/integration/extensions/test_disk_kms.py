@@ -26,10 +26,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from attestation_testing import CertificateAuthority
 from tests.fixtures.kms import Talos, new_uuid
 from tests.fixtures.machine import Machine
-from tests.fixtures.ports import free_port
 from tests.fixtures.service import Operator, ServiceProcess
 from tests.fixtures.stores import NewDatabase
 from tests.fixtures.tpm import MakeTPM
+from tools.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.swtpm, pytest.mark.timeout(180)]
 

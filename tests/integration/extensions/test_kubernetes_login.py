@@ -16,9 +16,9 @@ from attestation_testing import SoftwareNode
 from tests.fixtures.cluster import PEOPLE
 from tests.fixtures.machine import Machine
 from tests.fixtures.operator_pki import OperatorCA
-from tests.fixtures.ports import free_port
 from tests.fixtures.service import Operator, ServiceProcess
 from tools.kubernetes import Cluster, KubernetesMissing
+from tools.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.kubeapi, pytest.mark.timeout(180)]
 

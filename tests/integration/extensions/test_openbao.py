@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from attestation_testing import CertificateAuthority
-from tests.fixtures.ports import free_port
 from tests.fixtures.service import ServiceProcess
 from tests.fixtures.tpm import MakeTPM
+from tools.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.swtpm, pytest.mark.timeout(180)]
 

@@ -26,8 +26,8 @@ from attestation.pki.ocsp import issuer_hashes
 from tests.docs.pages import ROOT
 from tests.fixtures.nginx import Nginx
 from tests.fixtures.operator_pki import OperatorCA
-from tests.fixtures.ports import free_port
 from tests.fixtures.service import ServiceProcess
+from tools.ports import free_port
 
 pytestmark = pytest.mark.slow
 

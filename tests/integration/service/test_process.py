@@ -18,9 +18,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.fixtures.ports import free_port
 from tests.fixtures.service import ServiceProcess, start_service
 from tests.unit.service.node import SoftwareNode
+from tools.ports import free_port
 
 __all__ = ["start_service"]
 

@@ -17,8 +17,8 @@ from attestation_testing import SoftwareNode
 from tests.fixtures.machine import Machine
 from tests.fixtures.nginx import Nginx
 from tests.fixtures.operator_pki import OperatorCA
-from tests.fixtures.ports import free_port
 from tests.fixtures.service import ServiceProcess
+from tools.ports import free_port
 
 pytestmark = pytest.mark.nginx
 

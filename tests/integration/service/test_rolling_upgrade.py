@@ -21,10 +21,10 @@ from attestation_service.process.supervisor import STARTUP_FAILED, UNUSABLE
 from attestation_testing import SoftwareNode
 from tests.fixtures.machine import Machine
 from tests.fixtures.newer import after, newer_code
-from tests.fixtures.ports import free_port
 from tests.fixtures.service import ServiceProcess
 from tests.fixtures.stores import BACKENDS, on_server
 from tests.unit.store.test_rolling_upgrade import CONTRACTS, EXPANDS, revision
+from tools.ports import free_port
 
 QUICK = {"ITL_MAINTENANCE_SECONDS": "0.2", "ITL_SERVICE_URL": "http://127.0.0.1:8080"}
 

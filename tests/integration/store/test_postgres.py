@@ -30,8 +30,8 @@ from attestation.store.sql import Prepared
 from tests.contract.store_samples import a_challenge, a_machine, by_hand
 from tests.fixtures.operator_pki import OperatorCA
 from tests.fixtures.pgbouncer import SERVING, SESSIONS, pooler, through
-from tests.fixtures.ports import free_port
 from tests.fixtures.postgres import Server
+from tools.ports import free_port
 
 SETTINGS = StoreSettings(busy_timeout_seconds=0.3)
 
