@@ -690,7 +690,7 @@ async def test_whatever_failed_before_the_keys_are_let_go_of(monkeypatch: pytest
     await half.on_shutdown()
     assert closed == ["file:/new"]
 
-    async def broken() -> tuple[int, int]:
+    async def broken() -> None:
         raise OSError("the database is away")
 
     async def stop(_seconds: float) -> None:

@@ -26,7 +26,7 @@ from tests.unit.service.test_enroll import (
 from tests.unit.service.test_enrollment import WITH_CA
 from tests.unit.service.test_machine_routes import GIVING
 
-pytestmark = [pytest.mark.anyio, pytest.mark.threat("T213")]
+pytestmark = pytest.mark.anyio
 
 __all__ = ["site"]
 
@@ -57,6 +57,7 @@ async def ask(holder: Holder, pem: str | None = None, nonce: str | None = None) 
     return await holder.service.get("/gifts/toy", headers={k: v for k, v in headers.items() if v})
 
 
+@pytest.mark.threat("T213")
 async def test_what_is_given_opens_in_its_tpm(holder: Holder) -> None:
     """And is signed for this request."""
     nonce = node_nonce()
@@ -67,6 +68,7 @@ async def test_what_is_given_opens_in_its_tpm(holder: Holder) -> None:
     assert (claims["what"], claims["node_nonce"]) == ("giving.gift", nonce)
 
 
+@pytest.mark.threat("T213")
 async def test_the_tpm_must_have_certified_the_key(holder: Holder) -> None:
     """Of some certificates nothing is known of the key: whoever copied it has it."""
     names = [ek_name(holder.node.ek_fingerprint)]
@@ -76,12 +78,14 @@ async def test_the_tpm_must_have_certified_the_key(holder: Holder) -> None:
     assert outcome_of(await ask(holder, unknown)) == UNTRUSTED
 
 
+@pytest.mark.threat("T213")
 async def test_the_certificate_names_the_machines_ek(holder: Holder) -> None:
     """Another, although our CA signed it (R15)."""
     names = [ek_name(SoftwareNode().ek_fingerprint)]
     assert outcome_of(await ask(holder, await planted(holder, names=names, key_tier=4))) == UNTRUSTED
 
 
+@pytest.mark.threat("T213")
 async def test_a_certificate_that_is_held_or_over_is_none(holder: Holder) -> None:
     """By our own log."""
     names, at = [ek_name(holder.node.ek_fingerprint)], holder.service.clock.at
@@ -98,6 +102,7 @@ async def test_a_certificate_that_is_held_or_over_is_none(holder: Holder) -> Non
 
 
 @pytest.mark.parametrize("ends", ["lock", "lease"])
+@pytest.mark.threat("T213")
 async def test_the_machine_is_verified_now(holder: Holder, ends: str) -> None:
     """Whatever its certificate says: not locked, and its last evidence within its lease."""
     if ends == "lock":
@@ -107,6 +112,7 @@ async def test_the_machine_is_verified_now(holder: Holder, ends: str) -> None:
     assert outcome_of(await ask(holder)) == NOT_ADMITTED
 
 
+@pytest.mark.threat("T213")
 async def test_who_cannot_tell_whether_it_is_meant_is_given_nothing(holder: Holder) -> None:
     """Without a nonce of its own, or with one that is none."""
     assert outcome_of(await ask(holder, nonce="")) == (426, "agent-too-old")
