@@ -44,7 +44,7 @@ class Extension(itl.AttestationExtension):
     async def told(self, event):
         with (HERE / "ledger").open("a") as ledger:
             ledger.write(f"{os.getpid()} {event.machine_id} {event.id}\\n")
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
 """
 
 
@@ -74,7 +74,10 @@ def test_killed_workers_lose_no_event_and_keep_the_order(
         return [line.split() for line in ledger.read_text().splitlines()] if ledger.exists() else []
 
     def kill_one() -> None:
-        """Kill the worker that was told last, in the middle of it."""
+        """Kill the worker that is told next, in the middle of it."""
+        before, give_up_at = len(written()), time.monotonic() + 5
+        while len(written()) == before and time.monotonic() < give_up_at:
+            time.sleep(0.002)
         pid = int(written()[-1][0])
         if any(pid in each.worker_pids() for each in fleet):
             os.kill(pid, signal.SIGKILL)
@@ -99,7 +102,6 @@ def test_killed_workers_lose_no_event_and_keep_the_order(
 
             running = [pool.submit(locked, machine) for machine in machines]
             for _ in range(5):
-                time.sleep(0.3)
                 kill_one()
             for each in running:
                 each.result(timeout=60)
