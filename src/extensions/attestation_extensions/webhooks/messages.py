@@ -25,6 +25,7 @@ SOURCES: Final[Mapping[str, Event | str]] = {
     "machine.role_changed": NodeEvent.ROLE_CHANGED,
     "machine.rebooted": NodeEvent.REBOOTED,
     "machine.firmware_changed": NodeEvent.FIRMWARE_CHANGED,
+    "machine.image_created": NodeEvent.IMAGE_CREATED,
     "machine.configured": NodeEvent.CONFIGURED,
     "machine.heartbeat_missed": NodeEvent.HEARTBEAT_MISSED,
     "machine.certificate_renewed": NodeEvent.CERT_RENEWED,

@@ -39,7 +39,7 @@ from attestation.tpm import parse_public
 from attestation_service.auth import Operator, VoterDep
 from attestation_service.authority import Issued
 from attestation_service.delivery.handlers import configuration, wire
-from attestation_service.entitlements import certificates, config_tokens
+from attestation_service.entitlements import certificates, config_tokens, events
 from attestation_service.keys import server_keys, statements
 from attestation_service.keys.server_keys import MadeKey
 from attestation_service.operators import dual_control
@@ -119,6 +119,7 @@ async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundl
         if isinstance(agreed, PendingApproval):
             raise TransitionForbidden("the votes for this bundle were used up or taken back meanwhile")
         config_tokens.store(tx, token, at)
+        events.image_given(tx, machine, res.settings.iso_url, at)
         given = certificates.told(issued, plan)
         told = f"token {token.stored.token_id}, config sha256 {sealed.config_sha256}; {given}"
         about = {"machine_id": machine_id, "prev_state": machine.status, "new_state": machine.status}

@@ -40,6 +40,13 @@ def emit(
     tx.outbox.add(event, machine.machine_id, payload, at)
 
 
+def image_given(tx: Tx, machine: Machine, iso_url: str, at: datetime) -> None:
+    """Write that *machine* was given an image, where there is one to give: *iso_url* is `ITL_ISO_URL`, or empty."""
+    if iso_url:
+        node = {"config_url": None, "iso_url": iso_url, "schematic_id": None}
+        emit(tx, NodeEvent.IMAGE_CREATED, machine, at, node=node)
+
+
 def node_of(machine: Machine) -> dict[str, str | None]:
     """Return what every event says of *machine*."""
     return {"machine_id": machine.machine_id, "hostname": machine.hostname, "role": machine.role}

@@ -67,7 +67,8 @@ class Act:
         detail: For the audit.
         reason: Why, in the operator's words.
         event: Event it emits, or None.
-        meta: About the event.
+        node: What the event says of the machine, beside what every event says.
+        meta: About the event itself.
         withdraws: The machine's config tokens lose their right.
         expected_version: The version the operator saw, or None.
         accepts_ek: The EK is admitted by name.
@@ -80,6 +81,7 @@ class Act:
     detail: str | None = None
     reason: str | None = None
     event: NodeEvent | None = None
+    node: dict[str, Any] | None = None
     meta: dict[str, Any] | None = None
     withdraws: bool = False
     expected_version: int | None = None
@@ -179,7 +181,7 @@ def carry_out(
     if act.certificates is not None:
         fates.decide(tx, before.machine_id, act.certificates, act.action, operator, at)
     if act.event is not None:
-        _emit(tx, act, after, at)
+        emit(tx, act.event, after, at, node=act.node, meta=act.meta)
     return after
 
 
@@ -282,12 +284,6 @@ def agree(
         replaces=replaces,
     )
     return dual_control.gate(tx, proposal, operator, res, at, reason=act.reason, note=act.detail)
-
-
-def _emit(tx: Tx, act: Act, machine: Machine, at: datetime) -> None:
-    node = {"config_url": None, "iso_url": None} if act.event is NodeEvent.PROVISIONED else {}
-    assert act.event is not None
-    emit(tx, act.event, machine, at, node=node, meta=act.meta)
 
 
 def told(granted: dict[str, Any], cluster_id: str) -> str:

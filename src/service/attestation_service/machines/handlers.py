@@ -56,7 +56,7 @@ from attestation_service.machines.acting import (
 from attestation_service.machines.presentation import approved_of, machine_detail
 from attestation_service.machines.reading import detail_of
 from attestation_service.operators import dual_control
-from attestation_service.resources import Res
+from attestation_service.resources import Res, Resources
 from attestation_service.routing.parameters import Id
 
 NO_REASON: Final = LockRequest()
@@ -114,13 +114,16 @@ async def approve(machine_id: Id, request: ApproveRequest, *, res: Res, operator
         "assigned_ip": request.assigned_ip,
         "cluster_id": request.cluster_id,
     }
-    return await perform(machine_id, lambda machine: _admission(machine, granted, request), res, operator)
+    return await perform(
+        machine_id, lambda machine: _admission(machine, granted, request, res), res, operator
+    )
 
 
 def _admission(
     machine: Machine,
     granted: dict[str, Any],
     request: ApproveRequest | ReplaceRequest,
+    res: Resources,
     instead: str | None = None,
 ) -> Act:
     accepted = {"assurance": Assurance.EK_ALLOWLIST, "anchor": replace(machine.anchor, ek_allow_listed=True)}
@@ -137,6 +140,7 @@ def _admission(
         ),
         reason=request.reason,
         event=NodeEvent.PROVISIONED,
+        node={"config_url": None, "iso_url": res.settings.iso_url or None},
         expected_version=request.expected_version,
         accepts_ek=request.accept_ek,
     )
@@ -361,7 +365,7 @@ async def take_over(machine_id: Id, request: ReplaceRequest, *, res: Res, operat
     def work(tx: Tx) -> Answer:
         old, new = tx.machines.require(machine_id), tx.machines.require(request.new)
         granted = {name: getattr(old, name) for name in ("role", "hostname", "assigned_ip", "cluster_id")}
-        admission = _admission(new, granted, request, f"in place of machine {machine_id}")
+        admission = _admission(new, granted, request, res, f"in place of machine {machine_id}")
         # 1. As of each act alone: what was seen, what the table says, who vouches, who else is called so.
         if request.expected_version not in (None, new.version):
             raise MachineChanged(f"the machine is at version {new.version}, not {request.expected_version}")

@@ -234,6 +234,7 @@ def create(
         machine,
         introduction,
         at,
+        iso_url=res.settings.iso_url,
         prev_state=None,
         detail=f"assurance {machine.assurance}: {trust.reason}{vouching.told}",
     )
@@ -308,7 +309,8 @@ def confirm(
     _noted(tx, machine, introduction, proven, at)
     _bind(tx, machine, introduction, at)
     if replaced or limits.may_record(tx, machine, at):
-        _registered(tx, machine, introduction, at, prev_state=status, detail=detail)
+        iso_url = res.settings.iso_url
+        _registered(tx, machine, introduction, at, iso_url=iso_url, prev_state=status, detail=detail)
     return machine
 
 
@@ -347,6 +349,7 @@ def _registered(
     introduction: Introduction,
     at: datetime,
     *,
+    iso_url: str,
     prev_state: Status | None,
     detail: str,
 ) -> None:
@@ -362,5 +365,5 @@ def _registered(
         ),
         at,
     )
-    node = {"status": machine.status, "config_url": None, "iso_url": None, **hardware(machine)}
+    node = {"status": machine.status, "config_url": None, "iso_url": iso_url or None, **hardware(machine)}
     emit(tx, NodeEvent.REGISTERED, machine, at, node=node, meta={"source_ip": introduction.source})

@@ -50,7 +50,7 @@ from attestation.wire import b64decode, b64encode
 from attestation_service.border import limits
 from attestation_service.border.networks import is_inside
 from attestation_service.context.request import From, Origin
-from attestation_service.entitlements import alarms, config_tokens, pending
+from attestation_service.entitlements import alarms, config_tokens, events, pending
 from attestation_service.entitlements.config_tokens import IssuedToken
 from attestation_service.keys import crypto_policy, statements
 from attestation_service.registration import confidential, vouching
@@ -385,6 +385,7 @@ def _admitted(
     token = None
     if machine.status is Status.REGISTERED:
         token = config_tokens.issue(tx, machine, res.settings, at)
+        events.image_given(tx, machine, res.settings.iso_url, at)
     return machine, token
 
 
