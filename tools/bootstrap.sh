@@ -69,6 +69,13 @@ apt_unpack() {
   for package in "$state"/*.deb; do
     dpkg-deb -x "$package" "$unpacked" || return 1
   done
+  # Some packages of Debian 12 have programs and libraries beside usr, where an installed system has links into it.
+  local folder
+  for folder in bin sbin lib; do
+    [ -d "$unpacked/$folder" ] || continue
+    mkdir -p "$unpacked/usr/$folder" && cp -a "$unpacked/$folder/." "$unpacked/usr/$folder/" || return 1
+    rm -rf "${unpacked:?}/$folder"
+  done
   rm -rf "$state"
 }
 
@@ -156,6 +163,12 @@ ensure_spin() {
 # it to attach, those tests are skipped, and say so.
 ensure_strace() {
   has strace || apt_install strace || { apt_unpack strace && wrap_unpacked; } || say "no strace, and no way to bring it"
+  hash -r
+}
+
+# It judges disk keys by LUKS2 volumes in files. Where it cannot be brought those tests are skipped, and say so.
+ensure_cryptsetup() {
+  has cryptsetup || { apt_unpack cryptsetup-bin && wrap_unpacked; } || say "no cryptsetup, and it cannot be unpacked: no disk is opened by a disk key"
   hash -r
 }
 

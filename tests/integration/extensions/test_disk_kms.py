@@ -33,7 +33,7 @@ from tools.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.swtpm, pytest.mark.timeout(180)]
 
-CRYPTSETUP = shutil.which("cryptsetup", path="/usr/sbin:/sbin:/usr/bin")
+CRYPTSETUP = shutil.which("cryptsetup")
 DENIED = ("PERMISSION_DENIED", "no disk key is given")
 
 
