@@ -10,7 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from opentelemetry import trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import ValidationError
 
 from attestation_service.app import create_app
@@ -178,12 +182,16 @@ async def test_a_receiver_that_is_away_holds_up_nobody(start: Starter) -> None:
 
 
 def test_off_nothing_is_loaded_and_nothing_stands_between() -> None:
-    """No import of the extra, no middleware, no wrapper of the store or of the appraisal."""
+    """No import of the extra, no middleware, no wrapper of the store or of the appraisal.
+
+    The framework imports OpenTelemetry's interface, which does nothing.
+    """
     code = (
         "import sys; from attestation_service.app import create_app; "
         "from attestation_service.settings import Settings; "
         "app = create_app(Settings(service_url='http://localhost')); "
-        "found = [name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))]; "
+        "extra = ('opentelemetry.sdk', 'opentelemetry.exporter', 'opentelemetry.proto', 'opentelemetry.semconv'); "
+        "found = [name for name in sys.modules if name.startswith(extra)]; "
         "print(type(app.middleware_stack).__name__, 'attestation_service.process.tracing' in sys.modules, *found)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -198,6 +206,20 @@ async def test_off_the_store_is_the_store(start: Starter) -> None:
     assert isinstance(store, ActStore)
     assert store.read.__self__.__class__.__module__.startswith("attestation.store")  # type: ignore[attr-defined]
     assert service.resources.appraise.__module__ == "attestation.appraisal.appraise"
+
+
+@pytest.mark.threat("T240")
+async def test_the_framework_makes_no_spans_of_its_own(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would, with paths in them, wherever something in the process sets a provider for all."""
+    made = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(made))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    service = await start()
+    assert (await service.get("/api/v1/config/canary-token")).status_code == 404
+    assert made.get_finished_spans() == ()
 
 
 @pytest.mark.threat("T240")
