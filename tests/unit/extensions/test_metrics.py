@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import re
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -16,16 +16,21 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
+from attestation.audit import AuditEvent
 from attestation.errors import AttestationError, Unauthenticated
 from attestation.machines import Status, Trust
+from attestation.store import Tx
+from attestation_extensions.disk_kms.judging import Operation
 from attestation_extensions.metrics import Metrics, MetricsSettings
+from attestation_extensions.metrics.actions import ACTIONS
 from attestation_extensions.metrics.counts import EVENTS, Pending, note
+from attestation_extensions.metrics.exposition import SECRETS
 from attestation_extensions.metrics.listening import parse
 from attestation_service import extensions
 from attestation_service.auth import Duty
 from attestation_service.extensions.enabled import ExtensionInvalid
 from attestation_service.process import dispatch, maintenance
-from tests.docs.pages import text
+from tests.docs.pages import ROOT, text
 from tests.unit.service.conftest import Service, Starter, migrated, start
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.people import introduce
@@ -97,12 +102,24 @@ async def test_who_may_not_read_sees_nothing(start: Starter) -> None:
     assert (answer.status_code, "attestation_" in answer.text) == (401, False)
 
 
+@pytest.mark.threat("T239")
 async def test_labels_are_words_of_closed_lists(start: Starter) -> None:
-    """Whatever machines are called: no series of their own, and each word is there from the beginning."""
+    """Whatever machines are called, and extensions do: no series of their own, and each is there from the beginning."""
     service = await start(extensions=("metrics",))
+    before = await shown(service)
     node = SoftwareNode()
     await service.admitted(node, hostname="canary")
+
+    def writes(tx: Tx) -> None:
+        for number in range(3):
+            event = AuditEvent(operator_cn="x", action=f"canary_{number}", new_state=f"canary_{number}")
+            tx.audit.append(event, service.clock.now())
+
+    await service.resources.store.write(writes)
+    await counted(service)
     found = await shown(service)
+    assert found.keys() == before.keys()
+    assert found["attestation_audit_log_entries_total", ("extension",)] == 3
     assert {words for name, words in found if name == "attestation_machines_by_status"} == {
         (s,) for s in Status
     }
@@ -111,6 +128,19 @@ async def test_labels_are_words_of_closed_lists(start: Starter) -> None:
     }
     assert {words for name, words in found if name == "attestation_events_total"} == {(e,) for e in EVENTS}
     assert not any("canary" in word or node.machine_id in word for _, words in found for word in words)
+
+
+def test_the_list_of_actions_is_what_is_written() -> None:
+    """By the core, as its page has it, and by our extensions."""
+    page = text("docs/operate/audit.md").partition("## Checkpoints")[0]
+    core = set(re.findall(r"`([a-z_]+)`", page)) - {"machine", "service", "unknown"}
+    sources = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in ROOT.glob("src/extensions/attestation_extensions/**/*.py")
+    )
+    ours = set(re.findall(r"\.event\(\s*\"([a-z_]+)\"", sources)) | {*SECRETS}
+    ours |= {"kms_refused", *(f"kms_{each}" for each in get_args(Operation))}
+    assert core | ours == ACTIONS
 
 
 async def test_the_page_names_each_metric(start: Starter) -> None:

@@ -27,12 +27,14 @@ from attestation.extension import (
     from_micros,
     to_micros,
 )
+from attestation_extensions.metrics.actions import ACTIONS, EXTENSION
 
 EVENTS: Final[Sequence[Event]] = OWN_EVENTS
 OTHER: Final = "other"
 """What stands for a word that is on no list."""
 
-_ANY_EVENT: Final = frozenset[str]((*EVENTS, "extension"))
+_ANY_EVENT: Final = frozenset[str]((*EVENTS, EXTENSION))
+_STATES: Final = frozenset[str](Status)
 
 OBSERVED: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
     "hook_failures": {"event": _ANY_EVENT},
@@ -148,7 +150,9 @@ class Counts:
         # Units write one at a time, also on a server: nobody counts the same entries.
         last, found = tx.audit.tally(self._one(READ_TO), ENTRIES)
         for (action, state), total in found.items():
-            self._sql.run(_ADD, name=AUDIT, words=f"{action} {state or '-'}", total=total)
+            known = action if action in ACTIONS else EXTENSION
+            words = f"{known} {state if state in _STATES else OTHER}"
+            self._sql.run(_ADD, name=AUDIT, words=words, total=total)
         self._sql.run(_SET, name=READ_TO, words="", total=last)
         return last < tx.audit.tree.size()
 
@@ -194,4 +198,4 @@ def _word(word: str, known: frozenset[str]) -> str:
         ExtensionEvent(word)
     except ValueError:
         return OTHER
-    return "extension"
+    return EXTENSION

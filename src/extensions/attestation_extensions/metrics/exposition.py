@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from attestation.extension import Status, Trust, Tx
+from attestation_extensions.metrics.actions import ACTIONS, EXTENSION
 from attestation_extensions.metrics.counts import AUDIT, BUCKETS, EVENTS, OBSERVED, QUOTE_AGE, Counts
 
 SECRETS: Final[Mapping[str, tuple[str, str]]] = {
@@ -102,7 +103,7 @@ def _now(tx: Tx, counts: Counts, at: datetime) -> Iterable[Metric]:
 
 def _ever(events: Mapping[str, int], totals: Mapping[str, Mapping[str, int]]) -> Iterable[Metric]:
     """What only grows."""
-    audit: Counter[str] = Counter()
+    audit: Counter[str] = Counter(dict.fromkeys((*ACTIONS, EXTENSION), 0))
     registered: Counter[str] = Counter(dict.fromkeys(Status, 0))
     for words, total in totals.get(AUDIT, {}).items():
         action, _, state = words.partition(" ")
