@@ -53,8 +53,11 @@ class Plugins:
             return None
         try:
             command = point.load()
-        # The code of strangers may do anything while it is imported, also try to end the program.
-        except (Exception, SystemExit) as e:  # noqa: BLE001 -- see above
+        except KeyboardInterrupt:
+            raise
+        # The code of strangers may do anything while it is imported: try to end the program, or panic in what was
+        # compiled for it, which is no `Exception`.
+        except BaseException as e:  # noqa: BLE001 -- see above
             self._tell(name, f"{point.value} cannot be loaded: {type(e).__name__}: {e}")
             return None
         if not isinstance(command, click.Command):

@@ -369,6 +369,8 @@ class ExtensionSuite:
                 "import sys, click, importlib.metadata as m\n"
                 f"(point,) = m.entry_points(group='attestation_cli_plugins', name={point.name!r})\n"
                 "assert isinstance(point.load(), click.Command), 'no command'\n"
+                "from attestation_cli.groups import GROUPS\n"
+                "assert point.name not in GROUPS, f'attestation {point.name} is a command of ours'\n"
                 f"print(*sorted(set({_SERVICE_ALONE!r}) & set(sys.modules)))"
             )
             done = subprocess.run(

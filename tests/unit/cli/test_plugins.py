@@ -95,6 +95,7 @@ def test_a_plugin_is_not_imported_before_it_is_used(site: Path) -> None:
     [
         ("raise RuntimeError('half \\x1b[31mbuilt')", "broken:group"),
         ("import sys; sys.exit(9)", "broken:group"),
+        ("raise BaseException('a panic of what was compiled')", "broken:group"),
         ("this is not Python", "broken:group"),
         ("group = 'no command'", "broken:group"),
         ("", "broken:group"),

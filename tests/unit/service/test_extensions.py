@@ -267,6 +267,31 @@ BROKEN = [
         EMPTY + "    def __init__(self, s):\n        raise SystemExit(0)\n",
         "cannot be made: SystemExit: 0",
     ),
+    ("raise BaseException('panic')", "cannot be imported: BaseException: panic"),
+    (
+        "from asyncio import CancelledError\nraise CancelledError('none')",
+        "cannot be imported: CancelledError: none",
+    ),
+    (
+        "class Mute(Exception):\n    def __str__(self):\n        raise ValueError\nraise Mute",
+        "cannot be imported: Mute",
+    ),
+    (
+        EMPTY + "    def __init__(self, s):\n        raise BaseException('panic')\n",
+        "cannot be made: BaseException: panic",
+    ),
+    (
+        EMPTY + "    def get_subscriptions(self):\n        raise BaseException('panic')\n",
+        "has no subscriptions: BaseException: panic",
+    ),
+    (
+        EMPTY + "    def get_observer(self):\n        raise BaseException('panic')\n",
+        "has no observer: BaseException: panic",
+    ),
+    (
+        EMPTY + "    def get_router(self):\n        raise BaseException('panic')\n",
+        "has routes that cannot be served: BaseException: panic",
+    ),
     (EMPTY + "    Settings = 5\n", "cannot be made: AttributeError"),
     (EMPTY + "    def get_models(self):\n        return None\n", "cannot be made: TypeError"),
     (EMPTY + "    def get_models(self):\n        return [3]\n", "cannot be made: AttributeError"),
@@ -295,6 +320,15 @@ def test_what_breaks_the_contract_stops_the_start(site: Path, code: str, why: st
     assert not list(site.glob("*.db"))
     found = inspect(settings, Listen(host="127.0.0.1", port=0, uds=None), datetime(2026, 11, 21, tzinfo=UTC))
     assert any(why in each.what for each in found)
+
+
+def test_one_that_breaks_when_it_is_compared_is_told_of(site: Path) -> None:
+    """What it takes is asked again beside that of another one."""
+    enabled(site, "good")
+    once = "    def get_models(self, told=[]):\n        told.append(0)\n        return [] if told == [0] else 3\n"
+    enabled(site, "broken", EMPTY + once)
+    with pytest.raises(ExtensionInvalid, match=r"broken .* cannot be made: TypeError"):
+        extensions.load(settings_for(site, extensions=("good", "broken")))
 
 
 @pytest.mark.parametrize("name", ["Upper", "1st", "a-b", "x" * 33, "../etc"])
@@ -392,6 +426,29 @@ def test_no_path_of_ours_is_taken(site: Path, name: str) -> None:
     """An extension cannot answer in our place."""
     with pytest.raises(ExtensionInvalid, match=f"has the name of routes of the service: /api/v1/{name}"):
         create_app(enabled(site, name))
+
+
+@pytest.mark.threat("T182")
+@pytest.mark.parametrize(
+    ("prefix", "why"),
+    [
+        ("/api", "has the name of routes of the service"),
+        ("/api/v1", "has the name of routes of the service"),
+        ("/api/v1/machines/mine", "has the name of routes of the service"),
+        ("/openapi.json", "has the name of routes of the service"),
+        ("/pki/mine", "has the name of routes of the service"),
+        ("/api/v1/./machines", "which is no path"),
+        ("/mine/../api", "which is no path"),
+        ("/mine/..", "which is no path"),
+        ("/", "which is no path"),
+        ("/{it}", "which is no path"),
+    ],
+)
+def test_no_prefix_holds_a_path_of_ours(site: Path, prefix: str, why: str) -> None:
+    """Neither what stands above them nor what leads to them: a route there would look like ours."""
+    code = EMPTY + f"    prefixes = ({prefix.replace('{', '{{').replace('}', '}}')!r},)\n"
+    with pytest.raises(ExtensionInvalid, match=why):
+        create_app(enabled(site, "prefixed", code))
 
 
 async def test_hooks_run_in_order_and_a_failing_one_stops_the_start(

@@ -164,6 +164,19 @@ def test_commands(
             suite.test_its_commands_need_no_service(tmp_path)
 
 
+def test_commands_that_are_called_as_ours(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command line would leave them out."""
+    suite = tried(site, "    cli_groups = ('machine',)\n")
+    (site / "tried_commands.py").write_text("import click\ngroup = click.Group('machine')\n")
+    with (site / "tried_extension-1.0.dist-info/entry_points.txt").open("a") as points:
+        points.write("[attestation_cli_plugins]\nmachine = tried_commands:group\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    with pytest.raises(AssertionError, match="attestation machine is a command of ours"):
+        suite.test_its_commands_need_no_service(tmp_path)
+
+
 COUNTS = """
     def get_subscriptions(self):
         return {{NodeEvent.ONLINE: self.came}}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -58,8 +59,29 @@ NONE: Final = Enabled()
 
 
 def words(error: BaseException) -> str:
-    """Return what *error* says, with its kind."""
-    return f"{type(error).__name__}: {error}"
+    """Return what *error* says, with its kind; the kind alone where it fails while it says it."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 -- a stranger's `__str__`
+        return type(error).__name__
+
+
+@contextmanager
+def strange(name: str, why: str) -> Iterator[None]:
+    """Run code of the extension *name*: whatever it raises is told of as *why*.
+
+    Also what is no `Exception`: an exit, a cancellation where nobody cancelled us, the panic of a compiled module.
+
+    Raises:
+        ExtensionInvalid: It raised something.
+        KeyboardInterrupt, GeneratorExit: Of somebody else.
+    """
+    try:
+        yield
+    except (ExtensionInvalid, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as e:
+        raise ExtensionInvalid(name, f"{why}: {words(e)}") from e
 
 
 def prefixes_of(extension: AttestationExtension) -> tuple[str, ...]:

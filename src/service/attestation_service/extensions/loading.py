@@ -30,7 +30,7 @@ from attestation_service.extensions.enabled import (
     first_words,
     groups_of,
     prefixes_of,
-    words,
+    strange,
 )
 from attestation_service.extensions.mounting import routers_of
 from attestation_service.extensions.tables import demand_tables
@@ -73,7 +73,8 @@ def load(settings: Settings) -> Enabled:
     for name, kind in kinds.items():
         try:
             each = _make(name, kind, given[name])
-            _demand_free(each, made)
+            with strange(name, "cannot be made"):
+                _demand_free(each, made)
         except ExtensionInvalid as e:
             found.skip(e)
         else:
@@ -110,11 +111,8 @@ def _point(name: str) -> EntryPoint:
 
 
 def _import(name: str, point: EntryPoint) -> type[AttestationExtension]:
-    try:
+    with strange(name, "cannot be imported"):
         kind = point.load()
-    # A stranger's code may do anything while it is imported, also try to end the program.
-    except (Exception, SystemExit) as e:
-        raise ExtensionInvalid(name, f"cannot be imported: {words(e)}") from e
     if not isinstance(kind, type) or not issubclass(kind, AttestationExtension):
         raise ExtensionInvalid(name, f"is no AttestationExtension: {point.value}")
     if (contract := getattr(kind, "contract", None)) != CONTRACT:
@@ -123,17 +121,13 @@ def _import(name: str, point: EntryPoint) -> type[AttestationExtension]:
 
 
 def _make(name: str, kind: type[AttestationExtension], given: Mapping[str, str]) -> AttestationExtension:
-    try:
+    with strange(name, "cannot be made"):
         made = kind(_chosen(name, kind, given))
         said_name, about = made.name, (made.version, made.description)
         _demand_text((*made.prefixes, *made.tables, *made.cli_groups, *made.events, *about))
         demand_tables(name, made)
         for event in made.events:
             ExtensionEvent(event)
-    except ExtensionInvalid:
-        raise
-    except (Exception, SystemExit) as e:
-        raise ExtensionInvalid(name, f"cannot be made: {words(e)}") from e
     if said_name != name:
         raise ExtensionInvalid(name, f"calls itself {said_name!r}")
     if not all(about):
@@ -182,11 +176,9 @@ def _demand_own_variables(
     name: str, kind: type[AttestationExtension], others: Mapping[str, type[AttestationExtension]]
 ) -> None:
     """Refuse variables that the service has, or another extension, and what names none."""
-    try:
+    with strange(name, "names no variables"):
         variables = frozenset(dict(kind.variables))
         foreign = sorted(each for each in variables if not _is_for_extensions(each))
-    except (Exception, SystemExit) as e:
-        raise ExtensionInvalid(name, f"names no variables: {words(e)}") from e
     if foreign:
         raise ExtensionInvalid(name, f"takes the variable {foreign[0]}, which is not for extensions")
     for other, theirs in others.items():
@@ -258,9 +250,10 @@ def _subscriptions(
     every = (*OWN_EVENTS, *(ExtensionEvent(word) for each in extensions for word in each.events))
     for each in extensions:
         try:
-            told: dict[Any, Any] = dict(each.get_subscriptions())  # its word for it
-        except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
-            enabled.skip(ExtensionInvalid(each.name, f"has no subscriptions: {words(e)}"))
+            with strange(each.name, "has no subscriptions"):
+                told: dict[Any, Any] = dict(each.get_subscriptions())  # its word for it
+        except ExtensionInvalid as e:
+            enabled.skip(e)
             continue
         wanted: dict[Event, Handler] = dict.fromkeys(every, told.pop("*")) if callable(told.get("*")) else {}
         for event, handler in told.items():
@@ -284,9 +277,10 @@ def _observers(extensions: Iterable[AttestationExtension], enabled: Enabled) -> 
     found: list[Observer] = []
     for each in extensions:
         try:
-            observer: Any = each.get_observer()  # its word for it
-        except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
-            enabled.skip(ExtensionInvalid(each.name, f"has no observer: {words(e)}"))
+            with strange(each.name, "has no observer"):
+                observer: Any = each.get_observer()  # its word for it
+        except ExtensionInvalid as e:
+            enabled.skip(e)
             continue
         if callable(observer):
             found.append(observer)

@@ -32,18 +32,24 @@ from attestation.extension import (
 from attestation_service.auth import OperatorDep, VoterDep
 from attestation_service.context.request import From
 from attestation_service.extensions import asking
-from attestation_service.extensions.enabled import Enabled, ExtensionInvalid, prefixes_of, words
+from attestation_service.extensions.enabled import Enabled, ExtensionInvalid, prefixes_of, strange
 from attestation_service.extensions.listing import listing
 from attestation_service.resources import Res
 from attestation_service.routers import ONLY_NAMED, ROUTERS
-from attestation_service.routing.openapi import demand_access, machine_router, operator_router, route
+from attestation_service.routing.openapi import (
+    DOCUMENT_PATH,
+    demand_access,
+    machine_router,
+    operator_router,
+    route,
+)
 
 PREFIX: Final = "/api/v1"
 PROOF: Final[tuple[type[AttestationError], ...]] = tuple(
     each for each in NodeAPI.attest.errors if not isinstance(each, int)
 )
 """What a machine that sends a quote can be told, beside what the handler says."""
-PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+PATH: Final = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
 
 
 def routers_of(
@@ -77,14 +83,12 @@ def _mounted(
     for prefix in prefixes_of(extension):
         if not PATH.fullmatch(prefix):
             raise ExtensionInvalid(name, f"takes the prefix {prefix!r}, which is no path")
-        if any(_first(prefix) == _first(each.path) for each in ours):
+        if any(_takes(prefix, path) for path in (DOCUMENT_PATH, *(each.path for each in ours))):
             raise ExtensionInvalid(name, f"has the name of routes of the service: {prefix}")
-    try:
+    with strange(name, "has routes that cannot be served"):
         router = extension.get_router()
         mounted = [_mount(extension, added, enabled) for added in (router or Router()).routes]
         _demand_own(_routes(mounted), models)
-    except (Exception, SystemExit) as e:
-        raise ExtensionInvalid(name, f"has routes that cannot be served: {words(e)}") from e
     return mounted
 
 
@@ -111,6 +115,11 @@ def _demand_own(routes: Sequence[APIRoute], ours: AbstractSet[type]) -> None:
     names = {each.__name__ for each in ours}
     if renamed := sorted(names & {each.__name__ for each in _models(routes) - ours}):
         raise ValueError(f"the service has another model {renamed[0]}")
+
+
+def _takes(prefix: str, path: str) -> bool:
+    """Return True where the *path* of ours stands below *prefix*, or both begin with the same word of ours."""
+    return _first(prefix) == _first(path) or path.startswith(f"{prefix}/")
 
 
 def _first(path: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attestation.extension import AttestationExtension
 from attestation.store import Branch, migrate_branch
-from attestation_service.extensions.enabled import Enabled, ExtensionInvalid, words
+from attestation_service.extensions.enabled import Enabled, ExtensionInvalid, strange
 from attestation_service.settings import Settings
 
 
@@ -45,6 +45,7 @@ def migrate(settings: Settings, enabled: Enabled) -> None:
         if each.migrations is None:
             continue
         try:
-            migrate_branch(settings.db_url, branch_of(each))
-        except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
-            enabled.skip(ExtensionInvalid(each.name, f"has tables that cannot be migrated: {words(e)}"))
+            with strange(each.name, "has tables that cannot be migrated"):
+                migrate_branch(settings.db_url, branch_of(each))
+        except ExtensionInvalid as e:
+            enabled.skip(e)
