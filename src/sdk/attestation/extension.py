@@ -484,8 +484,6 @@ class Context:
     """No control may be weakened (`ITL_HIGH_ASSURANCE`)."""
     provider_keys_stale: Callable[[], bool]
     """True where this worker has no keys of the identity provider, or older ones than it should."""
-    sign_jwt: Callable[[Mapping[str, Any], str], str]
-    """Sign claims with the service's key, with the header `typ`: P-384, about a millisecond, so on a thread."""
 
 
 class AttestationExtension(ABC):

@@ -40,9 +40,6 @@ async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
     """
     begun: list[AttestationExtension] = []
 
-    def sign(claims: Mapping[str, Any], typ: str) -> str:
-        return res.signer.sign_jwt(dict(claims), typ=typ)
-
     try:
         tell_skipped(enabled)
         for each in enabled.extensions:
@@ -60,7 +57,6 @@ async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
                     observe=res.observe,
                     high_assurance=res.settings.high_assurance,
                     provider_keys_stale=res.provider_keys_stale,
-                    sign_jwt=sign,
                 )
                 async with asyncio.timeout(HOOK_SECONDS):
                     await each.on_startup(context)
