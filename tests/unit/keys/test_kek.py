@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.errors import KeyNotFound, KeyUnsupported, KeyUnusable, UnwrapFailed
-from attestation.keys import open_kek
+from attestation.keys import kek, open_kek, open_keks
 from attestation.keys.kek import MAX_PLAINTEXT_BYTES, LocalKEK
 
 HERE = LocalKEK(bytes(range(32)))
@@ -89,3 +91,20 @@ def test_only_keys_are_wrapped() -> None:
             HERE.wrap(plaintext, b"")
     with pytest.raises(KeyUnusable):
         LocalKEK(b"short")
+
+
+def test_several_are_opened_together_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is the newest, one key under two URIs is one; where one fails, those before it are closed."""
+    closed: list[str] = []
+
+    def opened(uri: str, _options: object) -> Any:
+        if uri == "file:/gone":
+            raise KeyNotFound("nothing is there")
+        return SimpleNamespace(key_id=uri.removesuffix("?again"), close=lambda: closed.append(uri))
+
+    monkeypatch.setattr(kek, "open_kek", opened)
+    assert list(open_keks(("file:/new", "file:/old", "file:/new?again"))) == ["file:/new", "file:/old"]
+    assert closed == ["file:/new?again"]
+    with pytest.raises(KeyNotFound):
+        open_keks(("file:/new", "file:/old", "file:/gone"))
+    assert sorted(closed[1:]) == ["file:/new", "file:/old"]

@@ -30,7 +30,7 @@ from attestation.extension import (
     Router,
     Tx,
 )
-from attestation.keys import KEK, open_kek
+from attestation.keys import KEK, open_keks
 from attestation_extensions.disk_kms import keeping, routes
 from attestation_extensions.disk_kms.keeping import Keeping
 from attestation_extensions.disk_kms.tables import DiskKeys, HoldRow, Key, KeyRow, WaitingRow
@@ -104,9 +104,9 @@ class DiskKMS(AttestationExtension):
 
         await super().on_startup(context)
         settings = self.settings
-        for uri in (settings.kek, *settings.previous_keks):
-            opened = await asyncio.to_thread(open_kek, uri, context.key_options)
-            self._keks.setdefault(opened.key_id, opened)  # kept at once: the next may fail
+        self._keks = await asyncio.to_thread(
+            open_keks, (settings.kek, *settings.previous_keks), context.key_options
+        )
         newest = next(iter(self._keks.values()))
         self.keeping = Keeping(
             store=context.store,

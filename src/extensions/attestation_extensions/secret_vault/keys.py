@@ -13,12 +13,12 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from attestation.errors import KeyUnusable
 from attestation.extension import Context, Store, canonical_json
-from attestation.keys import KEK, KeyOptions, LocalKEK, open_kek
+from attestation.keys import KEK, KeyOptions, LocalKEK, open_keks
 from attestation_extensions.secret_vault.records import Secrets
 
 MARK_BYTES: Final = 48
@@ -36,9 +36,9 @@ _AAD: Final = b"itl-secret-vault/1 marks"
 class Keys:
     """See the module; made by `open_keys`."""
 
-    def __init__(self, keks: Sequence[KEK]) -> None:
-        self._keks = {each.key_id: each for each in keks}
-        self.newest = keks[0]
+    def __init__(self, keks: Mapping[str, KEK]) -> None:
+        self._keks = keks
+        self.newest = next(iter(keks.values()))
         self._marks = b""
 
     async def begin(self, store: Store) -> None:
@@ -106,18 +106,18 @@ async def open_keys(
         KeyUnusable: There is none, or it does not open what is kept; subclasses say why.
         SignerUnavailable: A device does not answer.
     """
-    opened: list[KEK] = []
-    with contextlib.ExitStack() as unless_done:
-        for uri in uris:
-            opened.append(await asyncio.to_thread(open_kek, uri, options))
-            unless_done.callback(opened[-1].close)
+    opened = await asyncio.to_thread(open_keks, uris, options)
+    with contextlib.ExitStack() as opened_so_far:
+        for each in opened.values():
+            opened_so_far.callback(each.close)
         if master_key:
-            opened.append(await _from_master_key(store, master_key))
+            master = await _from_master_key(store, master_key)
+            opened.setdefault(master.key_id, master)
         if not opened:
             raise KeyUnusable("the vault needs a key-encryption key: ITL_EXT_SECRET_VAULT_KEK names one")
         keys = Keys(opened)
         await keys.begin(store)
-        unless_done.pop_all()
+        opened_so_far.pop_all()
     return keys
 
 

@@ -30,7 +30,7 @@ from attestation.extension import (
     Router,
     Tx,
 )
-from attestation.keys import KEK, open_kek
+from attestation.keys import KEK, open_keks
 from attestation_extensions.webhooks import delivering, messages, routes
 from attestation_extensions.webhooks.addresses import Network, WebhookURLInvalid, read_url
 from attestation_extensions.webhooks.delivering import Deliverer
@@ -118,9 +118,9 @@ class Extension(AttestationExtension):
         """Open the keys and begin to deliver, in this worker."""
         await super().on_startup(context)
         settings = self.settings
-        for uri in (settings.kek, *settings.previous_keks):
-            opened = await asyncio.to_thread(open_kek, uri, context.key_options)
-            self._keks.setdefault(opened.key_id, opened)
+        self._keks = await asyncio.to_thread(
+            open_keks, (settings.kek, *settings.previous_keks), context.key_options
+        )
         self.kek = next(iter(self._keks.values()))
         used = {each.kek_id for each in await context.store.scan(lambda tx: tx.of(Webhooks).all())}
         if missing := used - self._keks.keys():

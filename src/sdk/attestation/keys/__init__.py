@@ -7,7 +7,7 @@ from attestation.keys.jws import (
     JWSRejected,
     verify_jwt,
 )
-from attestation.keys.kek import KEK, LocalKEK, create_kek, open_kek
+from attestation.keys.kek import KEK, LocalKEK, create_kek, open_kek, open_keks
 from attestation.keys.notes import NoteKey, load_ed25519, load_mldsa44
 from attestation.keys.open import KeyOptions, OpenKey, create_key, open_key
 from attestation.keys.signer import FileSigner, KeySigner, Signer, load_signer
@@ -62,6 +62,7 @@ __all__ = [
     "load_mldsa44",
     "load_signer",
     "open_kek",
+    "open_keks",
     "open_key",
     "parse_key_uri",
     "thumbprints",

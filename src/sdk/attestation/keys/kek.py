@@ -10,9 +10,11 @@ A copy of the database without the KEK opens nothing, nor does the KEK without t
 # Algorithms for: kept-secret
 from __future__ import annotations
 
+import contextlib
 import hmac
 import re
 import secrets
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from cryptography.exceptions import InvalidTag
@@ -87,6 +89,23 @@ def open_kek(uri: str, options: KeyOptions | None = None) -> KEK:
             f"{ref.path} holds no KEK: 64 hexadecimal digits, as `openssl rand -hex 32` writes them"
         )
     return LocalKEK(bytes.fromhex(found[1].decode("ascii")))
+
+
+def open_keks(uris: Iterable[str], options: KeyOptions | None = None) -> dict[str, KEK]:
+    """Open the KEKs that *uris* name, the newest first; return each by its name, in this order.
+
+    Raises:
+        KeyURIInvalid, KeyNotFound, KeyUnusable: As `open_kek`; those that were opened before are closed.
+    """
+    found: dict[str, KEK] = {}
+    with contextlib.ExitStack() as opened_so_far:
+        for uri in uris:
+            kek = open_kek(uri, options)
+            opened_so_far.callback(kek.close)
+            if found.setdefault(kek.key_id, kek) is not kek:
+                kek.close()  # two URIs of one key
+        opened_so_far.pop_all()
+    return found
 
 
 def create_kek(uri: str, options: KeyOptions | None = None) -> KEK:
