@@ -65,6 +65,9 @@ def test_it_opens_what_it_wrapped_and_nothing_else(keks: tuple[KEK, KEK], place:
     for each in bad:
         with pytest.raises(UnwrapFailed):
             here.unwrap(each, b"whose")
+    for plaintext in (b"", b"k" * 65):
+        with pytest.raises(ValueError, match=f"1 to 64 bytes, not {len(plaintext)}"):
+            here.wrap(plaintext, b"whose")
     with pytest.raises(UnwrapFailed):
         here.unwrap(wrapped, b"another's")
     with pytest.raises(UnwrapFailed):

@@ -2,7 +2,7 @@
 
 A copy of the database without the KEK opens nothing, nor does the KEK without the database.
 
-    file:/…      64 hexadecimal digits (`openssl rand -hex 32`), mode 0600; wrapped = nonce (12) ‖ AES-256-GCM with tag
+    file:/…      64 hexadecimal digits (`openssl rand -hex 32`), mode 0600; wrapped = what `opener.seal` makes
     pkcs11:…     an RSA key on a token that unwraps and does nothing else; see `opener` for what is wrapped
     tpm2:…       an RSA key in a TPM that decrypts; likewise
 """
@@ -17,19 +17,15 @@ import secrets
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from attestation.errors import KeyUnsupported, KeyUnusable, UnwrapFailed
+from attestation.errors import KeyUnsupported, KeyUnusable
 from attestation.keys.file import create_once, read_private
 from attestation.keys.open import KeyOptions
+from attestation.keys.opener import seal, unseal
 from attestation.keys.uri import PKCS11Ref, TPM2Ref, parse_key_uri
 
 KEK_BYTES: Final = 32
-MAX_PLAINTEXT_BYTES: Final = 64
-"""A KEK wraps keys: what is longer is encrypted under one of them."""
-_NONCE_BYTES: Final = 12
-_TAG_BYTES: Final = 16
 _TEXT: Final = re.compile(rb"([0-9A-Fa-f]{64})\r?\n?")
 
 
@@ -138,7 +134,7 @@ class LocalKEK:
 
     def __init__(self, key: bytes) -> None:
         if len(key) != KEK_BYTES:
-            raise KeyUnusable(f"a KEK has {KEK_BYTES} bytes")
+            raise KeyUnusable(f"a KEK has {KEK_BYTES} bytes, not {len(key)}")
         self._cipher = AESGCM(key)
         self._key_id = hmac.digest(key, b"itl-kek-id/1", "sha384")[:16].hex()
 
@@ -149,19 +145,11 @@ class LocalKEK:
 
     def wrap(self, plaintext: bytes, aad: bytes) -> bytes:
         """Wrap under a fresh nonce."""
-        if not 0 < len(plaintext) <= MAX_PLAINTEXT_BYTES:
-            raise ValueError(f"a KEK wraps 1 to {MAX_PLAINTEXT_BYTES} bytes")
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        return nonce + self._cipher.encrypt(nonce, plaintext, aad)
+        return seal(self._cipher, plaintext, aad)
 
     def unwrap(self, wrapped: bytes, aad: bytes) -> bytes:
         """Open, or refuse."""
-        if not _NONCE_BYTES + _TAG_BYTES < len(wrapped) <= _NONCE_BYTES + MAX_PLAINTEXT_BYTES + _TAG_BYTES:
-            raise UnwrapFailed("not a key that was wrapped under this KEK")
-        try:
-            return self._cipher.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], aad)
-        except InvalidTag:
-            raise UnwrapFailed("not a key that was wrapped under this KEK") from None
+        return unseal(self._cipher, wrapped, aad)
 
     def close(self) -> None:
         """Nothing is held but memory, which Python does not wipe."""
