@@ -13,10 +13,7 @@ import contextlib
 import json
 import os
 import pwd
-import socket
 import socketserver
-import stat
-import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,13 +28,12 @@ from attestation.errors import AttestationError
 from attestation_agent.edge import Log
 from attestation_agent.exits import UsageError
 from attestation_agent.identity import Token
+from attestation_agent.local_socket import clear_place, user_of
 
 REQUEST_SECONDS: Final = 5.0
 AT_ONCE: Final = 16
 ENDED: Final = frozenset({"locked", "revoked"})
 """What the state directory says of a machine that gets no token."""
-_UCRED: Final = struct.Struct("iII")
-_MAX_PATH_BYTES: Final = 107
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +94,7 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     """The server.
 
     Args:
-        path: Of the socket, in a directory that nobody else can write.
+        path: Of the socket, in a directory that other users cannot write.
         tokens: What it gives.
         users: Ids of users that may ask, beside its own and root.
         log: Where events go.
@@ -116,16 +112,9 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self._users = {0, os.geteuid(), *users}
         self._path = path
         self._busy = threading.BoundedSemaphore(AT_ONCE)
-        directory = path.parent
-        if len(os.fsencode(path)) > _MAX_PATH_BYTES:
-            raise UsageError(f"socket {path}: at most {_MAX_PATH_BYTES} bytes are possible")
         try:
-            directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-            found = directory.stat()
-            # Whoever could swap the socket could give out tokens of another machine.
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
-                raise UsageError(f"directory {directory} of the socket must be ours, writable by nobody else")
-            path.unlink(missing_ok=True)
+            # Who swaps the socket gives out tokens of another machine.
+            clear_place(path, directory_mode=0o755)
             super().__init__(str(path), _Handler)
             # Anybody may connect: who stands there is looked at before a byte is read.
             path.chmod(0o666)
@@ -134,8 +123,7 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 -- the library's signature
         """Say whether who connected may ask."""
-        sent = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        _, user, _ = _UCRED.unpack(sent)
+        user = user_of(request)
         if user in self._users and self._busy.acquire(blocking=False):
             return True
         if user not in self._users:
@@ -157,7 +145,7 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             self._busy.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever went away in the middle needs no answer, and no trace in the log."""
+        """A client that went away in the middle needs no answer, and no trace in the log."""
 
     def close(self) -> None:
         """Stop listening."""

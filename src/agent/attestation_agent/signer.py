@@ -25,8 +25,6 @@ import json
 import os
 import re
 import socket
-import stat
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +37,7 @@ from attestation.tpm.key_file import parse_key_file
 from attestation.wire import b64encode
 from attestation_agent.edge import Log
 from attestation_agent.exits import AgentError, UsageError
+from attestation_agent.local_socket import clear_place, user_of
 from attestation_agent.offered import CERTIFICATE, CHAIN, KEY, Offered
 from attestation_agent.shared_tpm import KeyTPM
 from attestation_agent.tpm_keys import DIGEST_BYTES, algorithms_of, sign_digest
@@ -49,9 +48,7 @@ REQUEST_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 300.0
 """How long a client waits: a TPM may be busy with a key for as long."""
 _POLL_SECONDS: Final = 0.5
-_MAX_PATH_BYTES: Final = 107
 _HEX: Final = re.compile(r"(?:[0-9A-Fa-f]{2})+")
-_UCRED: Final = struct.Struct("iII")
 
 
 class SignerRefused(AgentError):
@@ -179,7 +176,7 @@ def parse_request(line: bytes) -> SignRequest:
 
 def _request(connection: socket.socket) -> SignRequest:
     """Read one request of somebody who may ask."""
-    _, user, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    user = user_of(connection)
     if user not in (os.geteuid(), 0):
         raise Refused("forbidden", f"user {user} may not ask this signer")
     try:
@@ -215,16 +212,9 @@ def _line(connection: socket.socket, most_bytes: int, seconds: float) -> bytes:
 
 
 def _listen(path: Path) -> socket.socket:
-    directory = path.parent
-    if len(os.fsencode(path)) > _MAX_PATH_BYTES:
-        raise UsageError(f"signer socket {path}: at most {_MAX_PATH_BYTES} bytes are possible")
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = directory.stat()
-        # Between bind and chmod others could connect, and swap the socket later: not in here.
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            raise UsageError(f"directory {directory} of the signer must be the agent's own, mode 0700")
-        path.unlink(missing_ok=True)
+        # Between bind and chmod others could connect: not in here.
+        clear_place(path, directory_mode=0o700)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listening.bind(str(path))

@@ -152,7 +152,7 @@ def test_the_directory_is_nobody_elses(desk: Desk) -> None:
     """Whoever could write it could put a socket of their own there."""
     desk.path.parent.mkdir()
     desk.path.parent.chmod(0o777)
-    with pytest.raises(UsageError, match="writable by nobody else"):
+    with pytest.raises(UsageError, match="mode 0755 at most"):
         desk.endpoint()
     with pytest.raises(UsageError, match="at most 107 bytes"):
         Endpoint(Path("/" + "x" * 120), Tokens(desk.ask, [], status=str, clock=desk.clock), [], desk.log)

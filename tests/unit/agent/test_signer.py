@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import stat
-import struct
 import subprocess
 import sys
 import tempfile
@@ -149,22 +148,11 @@ def test_only_this_user_reaches_it(desk: Desk) -> None:
 @pytest.mark.threat("T112")
 def test_the_kernel_says_who_asks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user who got a connection somehow, say by an inherited descriptor, gets an answer but no signature."""
-    monkeypatch.setattr(signing, "_UCRED", Foreign())
+    monkeypatch.setattr(signing, "user_of", lambda _: 12345)
     assert desk.request(kind="client")["error"] == "forbidden"
     assert ("signer.refused", {"code": "forbidden", "reason": "user 12345 may not ask this signer"}) in (
         desk.events.entries
     )
-
-
-class Foreign:
-    """The credentials of somebody else."""
-
-    size = struct.calcsize("3i")
-
-    def unpack(self, data: bytes) -> tuple[int, int, int]:
-        """Return them."""
-        assert len(data) == self.size
-        return 1, 12345, 12345
 
 
 @pytest.mark.threat("T112")
