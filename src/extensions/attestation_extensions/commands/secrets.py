@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from attestation.errors import RequestInvalid, Unknown
+from attestation.errors import RequestInvalid
 from attestation_cli.plugin import (
     FILE_PATH,
     Column,
@@ -32,20 +32,14 @@ if TYPE_CHECKING:
     Shown = wire.SecretResponse | wire.SharedSecretResponse
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-MOST_BYTES = 64 << 10
-
-
-class SecretNotFound(Unknown):
-    """Nothing has this name."""
-
-    code = "secret-unknown"
-
 
 # Values
 
 
 def _read(file: Path | None) -> dict[str, str]:
     """Return the members of a value: of *file* as it is, of standard input without the end of its last line."""
+    from attestation_extensions.secret_vault.sealing import MAX_VALUE_BYTES
+
     if file is not None and str(file) != "-":
         try:
             value = file.read_bytes()
@@ -54,10 +48,10 @@ def _read(file: Path | None) -> dict[str, str]:
     elif sys.stdin.isatty():
         value = click.prompt("Value", hide_input=True, confirmation_prompt=True, err=True).encode()
     else:
-        value = sys.stdin.buffer.read(MOST_BYTES + 2)
+        value = sys.stdin.buffer.read(MAX_VALUE_BYTES + 2)
         value = value.removesuffix(b"\n").removesuffix(b"\r")
-    if not 0 < len(value) <= MOST_BYTES:
-        raise RequestInvalid(f"a value has 1 to {MOST_BYTES} bytes")
+    if not 0 < len(value) <= MAX_VALUE_BYTES:
+        raise RequestInvalid(f"a value has 1 to {MAX_VALUE_BYTES} bytes")
     try:
         return {"value": value.decode(), "encoding": "utf-8"}
     except UnicodeDecodeError:
@@ -99,6 +93,7 @@ def _pages(page: Callable[[str], Any]) -> Iterator[Any]:
 def _own(session: Session, client: OperatorClient, secret: str) -> wire.SecretResponse:
     """Return the secret `MACHINE/NAME`, or of this id."""
     from attestation_extensions.commands.secrets_api import Vault
+    from attestation_extensions.secret_vault.desk import SecretUnknown
 
     machine, between, name = secret.partition("/")
     if not between:
@@ -108,18 +103,19 @@ def _own(session: Session, client: OperatorClient, secret: str) -> wire.SecretRe
         if each.name == name:
             found: wire.SecretResponse = each
             return found
-    raise SecretNotFound(f"{machine} has no secret {name}")
+    raise SecretUnknown(f"{machine} has no secret {name}")
 
 
 def _shared(client: OperatorClient, name: str) -> wire.SharedSecretResponse:
     """Return the shared secret of this name."""
     from attestation_extensions.commands.secrets_api import Vault
+    from attestation_extensions.secret_vault.desk import SecretUnknown
 
     for each in _pages(lambda after: client.ask(Vault.all_shared, after)):
         if name in (each.name, each.shared_secret_id):
             found: wire.SharedSecretResponse = each
             return found
-    raise SecretNotFound(f"there is no shared secret {name}")
+    raise SecretUnknown(f"there is no shared secret {name}")
 
 
 def _id(shown: Shown) -> str:

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import NoReturn
 
 from attestation.errors import KeyUnusable, NotAuthentic, Unavailable, UnwrapFailed
-from attestation.extension import AttestedMachine, Sealed, Tx
-from attestation_extensions.secret_vault import sealing, wire
+from attestation.extension import AttestedMachine, MachineRequest, Sealed, Tx
+from attestation_extensions.secret_vault import sealing
 from attestation_extensions.secret_vault.desk import SecretUnknown
 from attestation_extensions.secret_vault.keys import Vault
 from attestation_extensions.secret_vault.records import SHARED, Secret, Secrets, Version
@@ -34,7 +34,7 @@ class Release:
         self,
         machine_id: str,
         name: str,
-        request: wire.ReadSecret,  # noqa: ARG002 -- the proof, which the service took
+        request: MachineRequest,  # noqa: ARG002 -- the proof, which the service took
         machine: AttestedMachine,
     ) -> Sealed:
         """Give a machine a secret of its own, sealed to it, for a fresh quote."""
@@ -47,7 +47,7 @@ class Release:
     async def read_shared(
         self,
         name: str,
-        request: wire.ReadSharedSecret,  # noqa: ARG002 -- likewise
+        request: MachineRequest,  # noqa: ARG002 -- likewise
         machine: AttestedMachine,
     ) -> Sealed:
         """Give a machine a shared secret, sealed to it, for a fresh quote."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from attestation.extension import MachineRequest, Wire
+from attestation.extension import Wire
 from attestation_extensions.secret_vault.rules import MAX_RULE
 from attestation_extensions.secret_vault.sealing import MAX_VALUE_BYTES
 
@@ -75,11 +75,7 @@ class ChangeSecret(_Valued):
     expires_at: datetime | None = None
 
 
-class SecretResponse(Wire):
-    """A secret of one machine, without its value."""
-
-    secret_id: str
-    machine_id: str
+class _Shown(Wire):
     name: str
     version: int
     description: str | None
@@ -91,6 +87,13 @@ class SecretResponse(Wire):
     expires_at: datetime | None
     last_accessed_at: datetime | None
     access_count: int
+
+
+class SecretResponse(_Shown):
+    """A secret of one machine, without its value."""
+
+    secret_id: str
+    machine_id: str
 
 
 class SecretList(Wire):
@@ -100,21 +103,10 @@ class SecretList(Wire):
     total: int
 
 
-class SharedSecretResponse(Wire):
+class SharedSecretResponse(_Shown):
     """A shared secret, without its value."""
 
     shared_secret_id: str
-    name: str
-    version: int
-    description: str | None
-    rule: str | None
-    encryption_key_id: str | None = Field(description="Name of the key-encryption key of its newest value")
-    created_at: datetime
-    created_by: str
-    last_rotated_at: datetime | None
-    expires_at: datetime | None
-    last_accessed_at: datetime | None
-    access_count: int
     authorized_machine_count: int
 
 
@@ -210,11 +202,3 @@ class Rewrapped(Wire):
     unreachable: int = Field(
         description="Those under a key-encryption key that is not set, or that does not open them"
     )
-
-
-class ReadSecret(MachineRequest):
-    """A proof."""
-
-
-class ReadSharedSecret(MachineRequest):
-    """A proof."""
