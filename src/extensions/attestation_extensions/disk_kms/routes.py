@@ -192,26 +192,13 @@ def router(extension: KMS) -> Router:
 def _holds(tx: Tx) -> KMSHolds:
     keys = tx.of(DiskKeys)
     return KMSHolds(
-        holds=[
-            KMSHold(
-                scope=each.scope, subject=each.subject, placed_at=each.placed_at, placed_by=each.placed_by
-            )
-            for each in keys.holds()
-        ],
+        holds=[KMSHold.model_validate(each, from_attributes=True) for each in keys.holds()],
         waiting=[_waiting(each) for each in keys.waiting()],
     )
 
 
 def _waiting(found: Waiting) -> KMSWaiting:
-    return KMSWaiting(
-        machine_id=found.machine_id,
-        source_ip=found.source_ip,
-        first_at=found.first_at,
-        last_at=found.last_at,
-        uses=found.uses,
-        released_until=found.released_until,
-        released_by=found.released_by,
-    )
+    return KMSWaiting.model_validate(found, from_attributes=True)
 
 
 def _keys(machine_id: str, found: Sequence[Key]) -> KMSKeys:

@@ -373,6 +373,4 @@ def _response(webhook: Webhook) -> WebhookResponse:
 
 
 def _delivery(found: Delivery) -> DeliveryResponse:
-    return DeliveryResponse.model_validate(
-        {name: getattr(found, name) for name in DeliveryResponse.model_fields}
-    )
+    return DeliveryResponse.model_validate(found, from_attributes=True)
