@@ -20,7 +20,7 @@ from attestation.client import OperatorClient
 from attestation.keys import create_kek
 from attestation_extensions.commands.secrets_api import Vault
 from attestation_extensions.secret_vault import wire
-from attestation_extensions.webhooks.routes import CreateWebhook, WebhookList, WebhookSecret
+from attestation_extensions.webhooks.wire import CreateWebhook, WebhookList, WebhookSecret
 from tools.demo_people import write_private
 from tools.demo_words import Narrator
 from tools.stage import BIN, Failed, Machine, Service, environment

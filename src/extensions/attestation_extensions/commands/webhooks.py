@@ -26,7 +26,7 @@ from attestation_cli.plugin import (
 )
 
 if TYPE_CHECKING:
-    from attestation_extensions.webhooks import routes as wire
+    from attestation_extensions.webhooks import wire
     from attestation_extensions.webhooks.records import State
 
 
@@ -73,7 +73,7 @@ def _show(session: Session, shown: wire.WebhookResponse | wire.WebhookSecret) ->
 def _add(session: Session, url: str, events: tuple[str, ...], secret_file: Path | None) -> None:
     """Add an endpoint; its secret is made by the service, or read from a file, and shown this once."""
     from attestation_extensions.commands.webhooks_api import Webhooks
-    from attestation_extensions.webhooks import routes as wire
+    from attestation_extensions.webhooks import wire
 
     named = [each.strip() for given in events for each in given.split(",")]
     secret = None if secret_file is None else _read(secret_file)
@@ -167,7 +167,7 @@ def update(
 ) -> None:
     """Change where an endpoint is, what it is told of, or whether."""
     from attestation_extensions.commands.webhooks_api import Webhooks
-    from attestation_extensions.webhooks import routes as wire
+    from attestation_extensions.webhooks import wire
 
     named = [each.strip() for given in events for each in given.split(",")] or None
     members = {"url": url, "events": named, "enabled": enabled}

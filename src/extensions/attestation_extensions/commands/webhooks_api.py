@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from attestation_cli.plugin import operation
-from attestation_extensions.webhooks import routes as wire
+from attestation_extensions.webhooks import wire
 from attestation_extensions.webhooks.records import State
 
 _ONE = "/webhooks/{webhook_id}"

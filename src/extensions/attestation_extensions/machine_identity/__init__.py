@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -28,7 +28,6 @@ from attestation.extension import (
     Event,
     Handler,
     KeyURI,
-    MachineRequest,
     Migrations,
     NodeEvent,
     NoSettings,
@@ -39,10 +38,9 @@ from attestation.extension import (
     Status,
     Trust,
     Tx,
-    Wire,
 )
-from attestation_extensions.machine_identity import tokens
-from attestation_extensions.machine_identity.audiences import AUDIENCE, Audience, parse_audiences
+from attestation_extensions.machine_identity import tokens, wire
+from attestation_extensions.machine_identity.audiences import Audience, parse_audiences
 from attestation_extensions.machine_identity.keys import JWKS_SECONDS, OVERLAP, JWSAlgorithm, Keys
 from attestation_extensions.machine_identity.records import (
     TOKENS,
@@ -99,85 +97,6 @@ class IdentitySettings(NoSettings):
         if not parts.hostname or parts.query or parts.fragment or "@" in parts.netloc or text.endswith("/"):
             raise ValueError("a URL without user, query, fragment and slash at its end is needed")
         return text
-
-
-class TokenRequest(MachineRequest):
-    """A proof, and who the token is for."""
-
-    audience: str = Field(
-        pattern=rf"^{AUDIENCE.pattern}$", description="Who is to believe the token; one of the list"
-    )
-
-
-class MachineToken(Wire):
-    """A token for one audience."""
-
-    SHOWN_ONCE = True
-
-    token: str = Field(description="JWT, ES256 or RS256")
-    expires_at: datetime
-
-
-class TokenStatus(Wire):
-    """What became of a token whose signature the asker verified."""
-
-    active: bool
-    expires_at: datetime | None = None
-
-
-class RevokedToken(Wire):
-    """A token that ended before its time."""
-
-    jti: str
-    expires_at: datetime
-
-
-class RevokedTokens(Wire):
-    """All that ended before their time and are not over by now."""
-
-    revoked: list[RevokedToken]
-    truncated: bool = Field(description="There are more than are listed: ask for each token instead")
-
-
-class AudienceDetail(Wire):
-    """An audience, and who may have tokens for it."""
-
-    audience: str
-    roles: list[str] | None = Field(description="null: any")
-    clusters: list[str] | None = Field(description="null: any")
-
-
-class AudienceList(Wire):
-    """The list of the deployment."""
-
-    issuer: str
-    audiences: list[AudienceDetail]
-
-
-class IdentityKey(Wire):
-    """A key that is published."""
-
-    number: int
-    kid: str
-    algorithm: Literal["ES256", "RS256"]
-    published_at: datetime
-    signs_at: datetime
-    signs: bool
-
-
-class IdentityKeys(Wire):
-    """The keys that are published, the oldest first."""
-
-    keys: list[IdentityKey]
-
-
-class RotateIdentityKey(Wire):
-    """How the key is exchanged."""
-
-    withdraw: bool = Field(
-        default=False,
-        description="Withdraw the former keys at once, with all that they signed: somebody else may have them",
-    )
 
 
 class Extension(AttestationExtension):
@@ -245,7 +164,7 @@ class Extension(AttestationExtension):
 
     # Machines
 
-    async def token(self, request: TokenRequest, machine: AttestedMachine) -> MachineToken:
+    async def token(self, request: wire.TokenRequest, machine: AttestedMachine) -> wire.MachineToken:
         """Give the machine a token for one audience.
 
         It lives ten minutes by default, and names machine, role and cluster as they are now.
@@ -294,7 +213,7 @@ class Extension(AttestationExtension):
             )
 
         await self.context.store.write(work)
-        return MachineToken(token=signed, expires_at=issued.expires_at)
+        return wire.MachineToken(token=signed, expires_at=issued.expires_at)
 
     # Consumers
 
@@ -307,7 +226,7 @@ class Extension(AttestationExtension):
         published = await self._keys.published(self.context.clock.now())
         return _json({"keys": [dict(each.key.jwk) for each in published]})
 
-    async def status(self, jti: str) -> TokenStatus:
+    async def status(self, jti: str) -> wire.TokenStatus:
         """Say whether a token counts now; who asks has verified its signature.
 
         It does not count once its machine was locked, revoked or rejected, has another role or cluster, or is not
@@ -315,25 +234,25 @@ class Extension(AttestationExtension):
         """
         at = self.context.clock.now()
         issued, active = await self.context.store.read(lambda tx: _looked_up(tx, jti, at))
-        return TokenStatus(
+        return wire.TokenStatus(
             active=active, expires_at=issued.expires_at if issued is not None and active else None
         )
 
-    async def revoked(self) -> RevokedTokens:
+    async def revoked(self) -> wire.RevokedTokens:
         """List the tokens that ended before their time, for consumers that would rather not ask for each."""
         at = self.context.clock.now()
         found, more = await self.context.store.scan(lambda tx: tx.of(Records).revoked(at))
-        listed = [RevokedToken(jti=jti, expires_at=until) for jti, until in found]
-        return RevokedTokens(revoked=listed, truncated=more)
+        listed = [wire.RevokedToken(jti=jti, expires_at=until) for jti, until in found]
+        return wire.RevokedTokens(revoked=listed, truncated=more)
 
     # Operators
 
-    async def audiences(self) -> AudienceList:
+    async def audiences(self) -> wire.AudienceList:
         """List the audiences, and who may have tokens for them."""
-        return AudienceList(
+        return wire.AudienceList(
             issuer=self._issuer,
             audiences=[
-                AudienceDetail(
+                wire.AudienceDetail(
                     audience=each.name,
                     roles=sorted(each.roles) if each.roles is not None else None,
                     clusters=sorted(each.clusters) if each.clusters is not None else None,
@@ -342,11 +261,11 @@ class Extension(AttestationExtension):
             ],
         )
 
-    async def keys(self) -> IdentityKeys:
+    async def keys(self) -> wire.IdentityKeys:
         """List the keys that are published."""
         return await self._listed(self.context.clock.now())
 
-    async def rotate(self, request: RotateIdentityKey, who: Caller) -> IdentityKeys:
+    async def rotate(self, request: wire.RotateIdentityKey, who: Caller) -> wire.IdentityKeys:
         """Exchange the key that signs.
 
         The next one is published at once and signs a quarter of an hour later; the one before stays published until
@@ -382,10 +301,10 @@ class Extension(AttestationExtension):
         await self.context.store.write(work)
         return await self._listed(at)
 
-    async def _listed(self, at: datetime) -> IdentityKeys:
-        return IdentityKeys(
+    async def _listed(self, at: datetime) -> wire.IdentityKeys:
+        return wire.IdentityKeys(
             keys=[
-                IdentityKey(
+                wire.IdentityKey(
                     number=each.stored.number,
                     kid=each.key.kid,
                     algorithm=each.key.algorithm,

@@ -1,4 +1,4 @@
-"""What operators do with webhooks, and what goes over the wire (ITL-REFERENCE §10)."""
+"""What operators do with webhooks (ITL-REFERENCE §10)."""
 
 from __future__ import annotations
 
@@ -9,122 +9,24 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Final, Protocol
 
-from pydantic import Field, SecretStr, field_serializer
+from pydantic import Field
 
 from attestation.errors import RequestInvalid, Unknown
-from attestation.extension import Caller, Context, Router, Tx, Wire, rfc3339
+from attestation.extension import Caller, Context, Router, Tx, rfc3339
 from attestation.keys import KEK
-from attestation_extensions.webhooks import messages, signing
+from attestation_extensions.webhooks import messages, signing, wire
 from attestation_extensions.webhooks.addresses import WebhookURLInvalid, read_url
 from attestation_extensions.webhooks.delivering import aad_of, delivery_id
 from attestation_extensions.webhooks.records import Delivery, State, Webhook, Webhooks
 
 OVERLAP: Final = timedelta(hours=24)
 """So long the secret before signs beside the newest."""
-MOST_EVENTS: Final = len(messages.NAMES)
 
 
 class WebhookUnknown(Unknown):
     """No such webhook, or no such delivery of it."""
 
     code = "webhook-unknown"
-
-
-class CreateWebhook(Wire):
-    """An endpoint, and what it is told of."""
-
-    url: str = Field(min_length=1, max_length=2048, description="https")
-    events: Annotated[list[str], Field(min_length=1, max_length=MOST_EVENTS, description="Names, or `*`")]
-    secret: SecretStr | None = Field(
-        default=None, description="`whsec_` and base64 of 24 to 64 bytes; made by the service without"
-    )
-
-    @field_serializer("secret", when_used="unless-none")
-    def _sent(self, secret: SecretStr) -> str:
-        return secret.get_secret_value()
-
-
-class UpdateWebhook(Wire):
-    """What changes; what is left out stays."""
-
-    url: str | None = Field(default=None, min_length=1, max_length=2048)
-    events: Annotated[list[str], Field(min_length=1, max_length=MOST_EVENTS)] | None = None
-    enabled: bool | None = None
-
-
-class WebhookResponse(Wire):
-    """An endpoint, without its secret."""
-
-    webhook_id: str
-    url: str
-    events: list[str]
-    enabled: bool
-    disabled_why: str | None
-    secret_rotates_until: datetime | None = Field(description="Until when two secrets sign")
-    created_at: datetime
-    created_by: str
-    last_triggered_at: datetime | None
-    trigger_count: int = Field(description="Attempts")
-    failure_count: int = Field(description="Of them, those that failed")
-
-
-class WebhookSecret(Wire):
-    """An endpoint with its secret, which is shown this once."""
-
-    SHOWN_ONCE = True
-
-    webhook: WebhookResponse
-    secret: str = Field(description="`whsec_` and base64, as libraries of Standard Webhooks take it")
-
-
-class WebhookList(Wire):
-    """All endpoints, the oldest first."""
-
-    webhooks: list[WebhookResponse]
-    total: int
-
-
-class WebhookEvents(Wire):
-    """What an endpoint can be told of."""
-
-    events: list[str]
-
-
-class DeliveryResponse(Wire):
-    """An event on its way to an endpoint, or there, or given up."""
-
-    delivery_id: str = Field(description="`webhook-id` of each attempt")
-    webhook_id: str
-    event_type: str
-    status: State
-    attempts: int
-    next_attempt_at: datetime | None
-    response_status: int | None
-    error: str | None
-    created_at: datetime
-    delivered_at: datetime | None
-    duration_ms: int | None
-
-
-class DeliveryList(Wire):
-    """Deliveries to one endpoint, the newest first."""
-
-    deliveries: list[DeliveryResponse]
-    total: int
-
-
-class DeliveryDetail(Wire):
-    """A delivery with what was sent, and the beginning of what came back."""
-
-    delivery: DeliveryResponse
-    payload: str
-    response_body: str | None
-
-
-class Queued(Wire):
-    """How many deliveries are on the way again."""
-
-    deliveries: int
 
 
 class Opened(Protocol):
@@ -141,7 +43,7 @@ class Desk:
     def __init__(self, extension: Opened) -> None:
         self._extension = extension
 
-    async def create(self, request: CreateWebhook, who: Caller) -> WebhookSecret:
+    async def create(self, request: wire.CreateWebhook, who: Caller) -> wire.WebhookSecret:
         """Add an endpoint; its secret is the receiver's, or made here, and shown this once."""
         self._demand_url(request.url)
         events = _named(request.events)
@@ -172,22 +74,22 @@ class Desk:
             tx.audit.append(who.event("webhook_created", detail=_detail(webhook)), at)
 
         await self._extension.context.store.write(work)
-        return WebhookSecret(webhook=_response(webhook), secret=signing.secret_text(secret))
+        return wire.WebhookSecret(webhook=_response(webhook), secret=signing.secret_text(secret))
 
-    async def all(self) -> WebhookList:
+    async def all(self) -> wire.WebhookList:
         """List the endpoints."""
         found = await self._extension.context.store.scan(lambda tx: tx.of(Webhooks).all())
-        return WebhookList(webhooks=[_response(each) for each in found], total=len(found))
+        return wire.WebhookList(webhooks=[_response(each) for each in found], total=len(found))
 
-    async def events(self) -> WebhookEvents:
+    async def events(self) -> wire.WebhookEvents:
         """List what an endpoint can be told of."""
-        return WebhookEvents(events=[messages.ALL, *sorted(messages.NAMES)])
+        return wire.WebhookEvents(events=[messages.ALL, *sorted(messages.NAMES)])
 
-    async def show(self, webhook_id: str) -> WebhookResponse:
+    async def show(self, webhook_id: str) -> wire.WebhookResponse:
         """Show an endpoint."""
         return _response(await self._extension.context.store.read(lambda tx: _of(tx, webhook_id)))
 
-    async def update(self, webhook_id: str, request: UpdateWebhook, who: Caller) -> WebhookResponse:
+    async def update(self, webhook_id: str, request: wire.UpdateWebhook, who: Caller) -> wire.WebhookResponse:
         """Change where an endpoint is, what it is told of, or whether."""
         if request.url is not None:
             self._demand_url(request.url)
@@ -223,7 +125,7 @@ class Desk:
 
         await self._extension.context.store.write(work)
 
-    async def rotate(self, webhook_id: str, who: Caller) -> WebhookSecret:
+    async def rotate(self, webhook_id: str, who: Caller) -> wire.WebhookSecret:
         """Exchange the secret: for a day both sign, so that the receiver can change over."""
         at, secret, kek = self._now(), signing.new_secret(), self._extension.kek
         wrapped = await asyncio.to_thread(kek.wrap, secret, aad_of(webhook_id))
@@ -243,9 +145,9 @@ class Desk:
             return after
 
         found = await self._extension.context.store.write(work)
-        return WebhookSecret(webhook=_response(found), secret=signing.secret_text(secret))
+        return wire.WebhookSecret(webhook=_response(found), secret=signing.secret_text(secret))
 
-    async def test(self, webhook_id: str, who: Caller) -> DeliveryResponse:
+    async def test(self, webhook_id: str, who: Caller) -> wire.DeliveryResponse:
         """Send `webhook.test` to this endpoint alone, once, also where it is disabled."""
         at = self._now()
         named = delivery_id(str(uuid.uuid4()), webhook_id, messages.TEST)
@@ -266,7 +168,7 @@ class Desk:
 
     async def deliveries(
         self, webhook_id: str, status: State | None = None, limit: Annotated[int, Field(ge=1, le=500)] = 100
-    ) -> DeliveryList:
+    ) -> wire.DeliveryList:
         """List the newest deliveries to an endpoint; `status=dead` are those that were given up."""
 
         def work(tx: Tx) -> tuple[list[Delivery], int]:
@@ -274,9 +176,9 @@ class Desk:
             return tx.of(Webhooks).deliveries(webhook_id, status, limit)
 
         found, total = await self._extension.context.store.scan(work)
-        return DeliveryList(deliveries=[_delivery(each) for each in found], total=total)
+        return wire.DeliveryList(deliveries=[_delivery(each) for each in found], total=total)
 
-    async def delivery(self, webhook_id: str, delivery_id: str) -> DeliveryDetail:
+    async def delivery(self, webhook_id: str, delivery_id: str) -> wire.DeliveryDetail:
         """Show what was sent, and the beginning of what came back."""
         found = await self._extension.context.store.read(
             lambda tx: tx.of(Webhooks).delivery(webhook_id, delivery_id)
@@ -284,21 +186,21 @@ class Desk:
         if found is None:
             raise WebhookUnknown("no such delivery")
         answer = found.response_body
-        return DeliveryDetail(
+        return wire.DeliveryDetail(
             delivery=_delivery(found),
             payload=found.payload.decode(),
             response_body=None if answer is None else answer.decode(errors="replace"),
         )
 
-    async def replay(self, webhook_id: str, delivery_id: str, who: Caller) -> Queued:
+    async def replay(self, webhook_id: str, delivery_id: str, who: Caller) -> wire.Queued:
         """Send a delivery again, with its id, as if for the first time."""
         return await self._replayed(webhook_id, delivery_id, who)
 
-    async def replay_dead(self, webhook_id: str, who: Caller) -> Queued:
+    async def replay_dead(self, webhook_id: str, who: Caller) -> wire.Queued:
         """Send all deliveries again that were given up."""
         return await self._replayed(webhook_id, None, who)
 
-    async def _replayed(self, webhook_id: str, which: str | None, who: Caller) -> Queued:
+    async def _replayed(self, webhook_id: str, which: str | None, who: Caller) -> wire.Queued:
         at = self._now()
 
         def work(tx: Tx) -> int:
@@ -310,7 +212,7 @@ class Desk:
             tx.audit.append(who.event("webhook_replayed", detail=told), at)
             return count
 
-        return Queued(deliveries=await self._extension.context.store.write(work))
+        return wire.Queued(deliveries=await self._extension.context.store.write(work))
 
     def _now(self) -> datetime:
         return self._extension.context.clock.now()
@@ -356,8 +258,8 @@ def _detail(webhook: Webhook) -> str:
     return f"{webhook.webhook_id}, {webhook.url.partition('?')[0][:200]}"
 
 
-def _response(webhook: Webhook) -> WebhookResponse:
-    return WebhookResponse(
+def _response(webhook: Webhook) -> wire.WebhookResponse:
+    return wire.WebhookResponse(
         webhook_id=webhook.webhook_id,
         url=webhook.url,
         events=list(webhook.events),
@@ -372,5 +274,5 @@ def _response(webhook: Webhook) -> WebhookResponse:
     )
 
 
-def _delivery(found: Delivery) -> DeliveryResponse:
-    return DeliveryResponse.model_validate(found, from_attributes=True)
+def _delivery(found: Delivery) -> wire.DeliveryResponse:
+    return wire.DeliveryResponse.model_validate(found, from_attributes=True)
