@@ -256,7 +256,10 @@ class EventBus:
         await asyncio.gather(*(self._called(hook, context) for hook in hooks))
 
     def emit_nowait(self, payload: NodeEventPayload) -> None:
-        """Write *payload* to the outbox, from any thread but that of the event loop: hooks are called after it.
+        """Write *payload* to the outbox: hooks are called after it.
+
+        In a thread it is written when this returns. In a hook, on the event loop, nothing waits for it: it is written
+        soon after, and one that cannot be is logged and counted.
 
         Raises:
             RuntimeError: No service runs in this process.

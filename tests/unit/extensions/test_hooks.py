@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,16 +14,19 @@ from typing import Any
 import pytest
 
 from attestation import hooks
+from attestation.errors import StoreUnavailable
 from attestation.hooks import CONTEXTS, EventBus, EventContext, NodeEventPayload
 from attestation.keys import create_kek
 from attestation.machines import Event, ExtensionEvent, LogEvent, NodeEvent, OperatorEvent
 from attestation.store import Tx
+from attestation_extensions.hooks import Hooks
 from attestation_extensions.metrics import Metrics
 from attestation_service import extensions
 from attestation_service.process import dispatch, maintenance
 from tests.fixtures.extension import site
 from tests.unit.service.conftest import Service, Starter, migrated, start
 from tests.unit.service.node import SoftwareNode
+from tests.unit.service.test_maintenance import count
 
 __all__ = ["migrated", "site", "start"]
 
@@ -167,6 +171,56 @@ async def test_a_hook_can_write_an_event(service: Service, capsys: pytest.Captur
     assert "online made up None True" in capsys.readouterr().out
     with pytest.raises(RuntimeError):
         EventBus().emit_nowait(payload)
+
+
+@pytest.mark.threat("T217")
+async def test_a_hook_that_writes_an_event_holds_nothing_up(
+    service: Service, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another unit is under way: the event loop goes on, and what was accepted is written before the service ends."""
+    payload = NodeEventPayload(event=NodeEvent.ONLINE, node={"hostname": "made up", "attested_at": "now"})
+    begun, go_on = threading.Event(), threading.Event()
+
+    def holds(_tx: Tx) -> bool:
+        begun.set()
+        return go_on.wait(5)
+
+    holding = asyncio.create_task(service.resources.store.write(holds))
+    await asyncio.to_thread(begun.wait, 10)
+    hooks.bus.emit_nowait(payload)
+    go_on.set()
+    assert await holding, "the event loop waited until the other unit gave up"
+    write = service.resources.store.write
+
+    async def late(work: Any) -> Any:
+        await asyncio.sleep(0.1)
+        return await write(work)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(service.resources.store), "write", lambda _self, work: late(work))
+        hooks.bus.emit_nowait(payload)
+        await asyncio.sleep(0)  # its task begins
+    await start.stack.aclose()
+    assert count(service, "outbox", "event = 'node.online'") == 2
+
+
+async def test_an_event_that_a_hook_cannot_write_is_told_of(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits for it, so it is logged by its kind and counted."""
+    failed = Counter[str]()
+    monkeypatch.setattr(Hooks, "_count", lambda _self, event: failed.update([event.value]))
+
+    async def away(_work: object) -> None:
+        raise StoreUnavailable("canary")
+
+    monkeypatch.setattr(type(service.resources.store), "write", lambda _self, work: away(work))
+    hooks.bus.emit_nowait(NodeEventPayload(event=NodeEvent.ONLINE))
+    with caplog.at_level(logging.ERROR, "attestation.eventbus"):
+        await asyncio.sleep(0.05)
+    assert failed == {"node.online": 1}
+    assert "node.online was not written: StoreUnavailable" in caplog.text
+    assert "canary" not in caplog.text
 
 
 @pytest.mark.threat("T217")

@@ -5,8 +5,10 @@ See docs/extend/hooks.md.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
 from typing import Any
@@ -24,6 +26,8 @@ from attestation.extension import (
     rfc3339,
 )
 from attestation.hooks import NodeEventPayload, bus
+
+log = logging.getLogger("attestation.eventbus")
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -55,6 +59,7 @@ class Hooks(AttestationExtension):
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
+        self._writing: set[asyncio.Task[None]] = set()
         for module in settings.modules:
             import_module(module)
 
@@ -65,11 +70,14 @@ class Hooks(AttestationExtension):
     async def on_startup(self, context: Context) -> None:
         """Let hooks write events, and count those that fail."""
         await super().on_startup(context)
+        self._loop = asyncio.get_running_loop()
         bus.write, bus.failed = self._write, self._count
 
     async def on_shutdown(self) -> None:
-        """Stop that."""
-        bus.write, bus.failed = None, lambda _event: None
+        """Stop that, when what they wrote is written."""
+        bus.write = None
+        await asyncio.gather(*self._writing)
+        bus.failed = lambda _event: None
 
     def _count(self, event: Event) -> None:
         self.context.observe("hook_failures", {"event": str(event)})
@@ -101,7 +109,27 @@ class Hooks(AttestationExtension):
             at: datetime = self.context.clock.now()
             tx.outbox.add(payload.event, machine_id if isinstance(machine_id, str) else None, body, at)
 
-        self.context.store.write_sync(work)
+        if _running_loop() is not self._loop:
+            self.context.store.write_sync(work)
+            return
+        # A hook: what waits for the database here holds up every attestation of this worker.
+        writing = asyncio.create_task(self._written(payload.event, work))
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+
+    async def _written(self, event: Event, work: Callable[[Tx], None]) -> None:
+        try:
+            await self.context.store.write(work)
+        except Exception as e:  # noqa: BLE001 -- nobody waits for it
+            self._count(event)
+            log.error("%s was not written: %s", event.value, type(e).__name__)  # noqa: TRY400 -- may quote a row
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _mapping(found: object) -> Mapping[str, Any]:
