@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 import threading
@@ -20,19 +21,20 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attestation.errors import MalformedEvidence, RateLimited
+from attestation.errors import MalformedEvidence, RateLimited, SignerUnavailable
 from attestation.keys import create_kek
 from attestation.store.sql import Executor
 from attestation_extensions import disk_kms
-from attestation_extensions.disk_kms import server
+from attestation_extensions.disk_kms import keeping, server
 from attestation_extensions.disk_kms.judging import canonical, network_of, peer_address
-from attestation_extensions.disk_kms.keeping import OF_UUID, Keeping, Refused
+from attestation_extensions.disk_kms.keeping import OF_UUID, TOLD_OF_ALL, Keeping, Refused
 from attestation_extensions.disk_kms.messages import MAX_BYTES, Request, encode_response, parse_request
 from attestation_extensions.disk_kms.sealing import BLOB_BYTES, readings_of
 from tests.fixtures import kms
 from tests.unit.service.conftest import Service, Starter, migrated, start
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.test_dual_control import Committee
+from tools.ports import free_port
 
 __all__ = ["migrated", "start"]
 
@@ -372,6 +374,93 @@ async def test_who_asks_too_often_is_told_so_and_fills_no_log(site: Site) -> Non
         await site.unseal(board, blob, ELSEWHERE.replace("192", "198"))
     assert len(await site.service.audit(action="kms_refused")) == 1
     assert await site.unseal(board, blob) == DISK_KEY
+
+
+@pytest.mark.anyio
+@pytest.mark.threat("T248")
+async def test_strangers_do_not_silence_a_machine_that_waits(site: Site) -> None:
+    """However many refusals of nobody were told of by now: an operator is to look at this one."""
+    _, board, blob = await held(site)
+    before = await site.service.audit(action="kms_refused")
+    for number in range(TOLD_OF_ALL.requests):
+        with pytest.raises(Refused):
+            await site.unseal(str(uuid.uuid4()), b"x", f"198.51.100.{number}")
+    # Not by `refused`, which lets a minute pass: by then one more may be told of.
+    for each in ("198.51.101.1", HERE):
+        site.service.clock.advance(1)
+        with pytest.raises(Refused):
+            await site.unseal(str(uuid.uuid4()), b"x", each)
+    flooded = await site.service.audit(action="kms_refused")
+    assert len(flooded) < len(before) + TOLD_OF_ALL.requests + 2
+    other, other_board = await site.machine()
+    other_blob = await site.seal(other_board)
+    await site.kms("POST", "/holds", {"scope": "machine", "subject": other.machine_id})
+    with pytest.raises(Refused):
+        await site.unseal(other_board, other_blob)
+    assert await site.reason() == "held"
+
+
+@pytest.mark.anyio
+@pytest.mark.threat("T244")
+async def test_a_kek_that_is_away_tells_no_stranger_of_a_machine(
+    begin: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Whose key lies under a KEK on a token that does not answer is refused as nobody is; the machine is asked to wait."""
+    site = await begin()
+    _, board = await site.machine()
+    blob = await site.seal(board)
+    (away,) = site.keeping.keks.values()
+    newest = create_kek(f"file:{tmp_path}/newest")
+
+    class Away:
+        key_id = away.key_id
+
+        def unwrap(self, _wrapped: bytes, _aad: bytes) -> bytes:
+            raise SignerUnavailable("the token does not answer")
+
+    keks = cast("Any", {newest.key_id: newest, away.key_id: Away()})
+    decoy = keeping.decoy(newest, site.service.clock.now())
+    site.keeping = replace(site.keeping, keks=keks, newest=newest.key_id, decoy=decoy)
+    for each in (board, str(uuid.uuid4())):
+        with pytest.raises(Refused):
+            await site.seal(each, address=ELSEWHERE)
+        with pytest.raises(Refused):
+            await site.unseal(each, blob, ELSEWHERE)
+    with pytest.raises(SignerUnavailable):
+        await site.unseal(board, blob)
+
+
+@pytest.mark.anyio
+@pytest.mark.threat("T248")
+async def test_who_opens_calls_and_sends_nothing_keeps_nobody_from_a_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Calls without a message take no place, and end."""
+    monkeypatch.setattr(server, "READ_SECONDS", 0.5)
+
+    async def give(request: Request, _address: str) -> bytes:
+        return request.data
+
+    address = f"127.0.0.1:{free_port()}"
+    serving = await server.serve(cast("Any", SimpleNamespace(seal=give, unseal=give)), address, None)
+    method = f"/{server.SERVICE}/Seal"
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(serving.stop, 0)
+        empty = []
+        for _ in range(server.AT_ONCE // 8 + 1):
+            options = (("grpc.use_local_subchannel_pool", 1),)
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options))
+            empty += [channel.stream_unary(method)() for _ in range(8)]
+        await asyncio.gather(*(each.wait_for_connection() for each in empty))
+        node = await stack.enter_async_context(grpc.aio.insecure_channel(address))
+        asked = kms.Request(node_uuid=str(uuid.uuid4()), data=b"x").SerializeToString()
+        answer = await node.unary_unary(method)(asked)
+        assert kms.Response.FromString(answer).data == b"x"
+        async with asyncio.timeout(10):
+            assert {await each.code() for each in empty} == {grpc.StatusCode.INVALID_ARGUMENT}
+        with pytest.raises(grpc.aio.AioRpcError) as e:
+            await node.stream_unary(method)(iter((asked, asked)))
+        assert e.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 # What operators do

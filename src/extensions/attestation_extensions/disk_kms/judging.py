@@ -51,6 +51,15 @@ class Refusal(StrEnum):
     """An operator must release it."""
 
 
+OF_ANYBODY: Final = frozenset(
+    {
+        *(Refusal.UNKNOWN, Refusal.AMBIGUOUS, Refusal.NOT_ATTESTED, Refusal.NOT_VERIFIED),
+        *(Refusal.NOT_FRESH, Refusal.OTHER_ADDRESS),
+    }
+)
+"""What is said before it is known that who asks stands where the machine has just quoted from."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """A request: of whom, from where.

@@ -2,7 +2,8 @@
 
 A stranger must not learn from an answer, nor from how long it takes, whether a UUID belongs to a machine, nor how that
 one stands. So every request that is well-formed does the same: the same statements, one key unwrapped, one cipher run,
-one unit written, whatever is decided. Where there is no machine, a decoy takes its place (docs/adr/0157).
+one unit written, whatever is decided. Where there is no machine, or it is refused before, a decoy takes the place of its
+key (docs/adr/0157).
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from attestation.errors import AttestationError, RateLimited, UnwrapFailed
 from attestation.extension import AuditEvent, Clock, Emit, RateLimit, Store, Tx
 from attestation.keys import KEK
 from attestation_extensions.disk_kms import sealing
-from attestation_extensions.disk_kms.judging import NOBODY, Asked, Case, Refusal, judge, network_of
+from attestation_extensions.disk_kms.judging import (
+    NOBODY,
+    OF_ANYBODY,
+    Asked,
+    Case,
+    Refusal,
+    judge,
+    network_of,
+)
 from attestation_extensions.disk_kms.messages import Request
 from attestation_extensions.disk_kms.tables import DiskKeys, Key
 
@@ -31,6 +40,7 @@ OF_UUID: Final = RateLimit(requests=20, per_seconds=60)
 TOLD: Final = RateLimit(requests=1, per_seconds=60)
 """Refusals of one UUID from one network that are written down and told."""
 TOLD_OF_ALL: Final = RateLimit(requests=100, per_seconds=600)
+"""The same of all UUIDs, where nothing shows who asks."""
 _AS_NOBODY: Final = "00000000-0000-0000-0000-000000000000"
 
 
@@ -100,7 +110,9 @@ class Keeping:
         if refusal is None and case.key is None and case.machine is not None:
             made = await asyncio.to_thread(new_key, self.keks[self.newest], case.machine.machine_id, at)
             case = replace(case, key=made)
-        answer, failed = await asyncio.to_thread(self._work, asked, case, data)
+        # Who is refused by now gets the decoy's work: else the key of a machine whose KEK is away would tell of it.
+        worked = case if refusal is None else replace(case, key=None)
+        answer, failed = await asyncio.to_thread(self._work, asked, worked, data)
         refusal = refusal or failed
 
         def conclude(tx: Tx) -> Refusal | None:
@@ -176,7 +188,8 @@ class Keeping:
         if refusal is not None:
             window = (
                 (f"kms:told:{asked.readings[0]}:{network_of(asked.address)}", TOLD),
-                ("kms:told", TOLD_OF_ALL),
+                # What only a machine's own address can cause is told however many strangers ask meanwhile.
+                *((("kms:told", TOLD_OF_ALL),) if refusal in OF_ANYBODY else ()),
             )
             if any(tx.rate_limits.check(key, at, limit) is not None for key, limit in window):
                 return

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +26,12 @@ CALL_SECONDS: Final = 8.0
 REFUSED_SECONDS: Final = 0.1
 """From request to refusal, many times what the work takes: what is left of its differences does not show."""
 STOP_SECONDS: Final = 5.0
+READ_SECONDS: Final = 3.0
+"""From the head of a call to its message, which an honest node sends with it."""
 AT_ONCE: Final = 64
+"""Calls that are answered; those whose message has not come keep none of these places."""
+OPEN: Final = 1024
+"""Calls that are open, answered or not: a bound of memory."""
 OPTIONS: Final = (
     ("grpc.so_reuseport", 1),
     ("grpc.max_receive_message_length", MAX_BYTES),
@@ -47,6 +52,8 @@ OPTIONS: Final = (
 NOWHERE: Final = "unix"
 DENIED: Final = "no disk key is given"
 """All that is told of a refusal."""
+NO_REQUEST: Final = "not a request of this protocol"
+TOO_MANY: Final = "too many requests"
 
 log = logging.getLogger("attestation_extensions.disk_kms")
 Answering = Callable[[Request, str], Awaitable[bytes]]
@@ -64,10 +71,11 @@ async def serve(keeping: Keeping, address: str, certificate: tuple[Path, Path] |
     Raises:
         OSError: Nobody can listen there, or the files cannot be read.
     """
-    server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=AT_ONCE)
+    server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=OPEN)
+    places = asyncio.Semaphore(AT_ONCE)
     methods = {
-        "Seal": _method(keeping.seal),
-        "Unseal": _method(keeping.unseal),
+        "Seal": _method(keeping.seal, places),
+        "Unseal": _method(keeping.unseal, places),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
     try:
@@ -88,12 +96,36 @@ def _not_listening(address: str) -> OSError:
     return OSError(errno.EADDRNOTAVAIL, f"cannot listen at {address}")
 
 
-def _method(answer: Answering) -> grpc.RpcMethodHandler:
-    async def answering(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        return await _answer(answer, data, context)
+def _method(answer: Answering, places: asyncio.Semaphore) -> grpc.RpcMethodHandler:
+    async def answering(sent: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        # Before a place is taken: else who opens calls and sends nothing keeps every node from its disk.
+        data = await _message(sent)
+        if data is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, NO_REQUEST)
+        elif places.locked():
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY)
+        else:
+            async with places:
+                return await _answer(answer, data, context)
+        raise AssertionError  # abort raises
 
-    # Without a deserializer the bytes come as they are: they are read by us.
-    return grpc.unary_unary_rpc_method_handler(answering)
+    # A call of one message is on the wire a stream of one: as a stream, we say how long it may take. Without a
+    # deserializer the bytes come as they are: they are read by us.
+    return grpc.stream_unary_rpc_method_handler(answering)
+
+
+async def _message(sent: AsyncIterator[bytes]) -> bytes | None:
+    """Return the one message of a call; None where it does not come, or is not alone."""
+    found: bytes | None = None
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            async for data in sent:
+                if found is not None:
+                    return None
+                found = data
+    except TimeoutError:
+        return None
+    return found
 
 
 async def _answer(answer: Answering, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
@@ -108,12 +140,12 @@ async def _answer(answer: Answering, data: bytes, context: grpc.aio.ServicerCont
         async with asyncio.timeout(CALL_SECONDS):
             return encode_response(await answer(request, address))
     except (MalformedEvidence, ValueError):
-        status, text = grpc.StatusCode.INVALID_ARGUMENT, "not a request of this protocol"
+        status, text = grpc.StatusCode.INVALID_ARGUMENT, NO_REQUEST
     except Refused:
         await asyncio.sleep(began + REFUSED_SECONDS - loop.time())
         status, text = grpc.StatusCode.PERMISSION_DENIED, DENIED
     except RateLimited:
-        status, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests"
+        status, text = grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY
     except (Unavailable, TimeoutError) as e:
         log.warning("a disk key could not be served: %s", type(e).__name__)
         status, text = grpc.StatusCode.UNAVAILABLE, "not now"
