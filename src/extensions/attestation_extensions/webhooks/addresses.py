@@ -25,8 +25,9 @@ _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5}
 _PUBLIC6: Final = ip_network("2000::/3")
 _EMBEDDING: Final = tuple(map(ip_network, ("2001::/23", "2002::/16", "2001:db8::/32", "3fff::/20")))
 """Of 2000::/3, what is no host of its own: Teredo and other protocols, 6to4, documentation."""
-_WIRESERVER: Final = ip_address("168.63.129.16")
-"""Azure gives each guest the services of its host there, in the public range."""
+_SERVICES: Final = tuple(map(ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")))
+"""Of the public range, what is no host of the internet: what Azure gives each guest of its host, the block of protocols,
+in which Oracle's older cloud has its metadata and which Python calls public before 3.11.10, and relays of 6to4."""
 
 
 class WebhookURLInvalid(RequestInvalid):
@@ -104,7 +105,7 @@ def _is_public(address: Address) -> bool:
     if address.is_multicast or address.is_reserved or address.is_unspecified or not address.is_global:
         return False
     if isinstance(address, IPv4Address):
-        return address != _WIRESERVER
+        return not any(address in each for each in _SERVICES)
     return address in _PUBLIC6 and not any(address in each for each in _EMBEDDING)
 
 

@@ -30,6 +30,8 @@ RETRY_SECONDS: Final = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86
 """Between one attempt and the next (Standard Webhooks); after the last the delivery is dead, its endpoint disabled."""
 SPARED: Final = timedelta(seconds=10)
 """For so long no more is tried at an endpoint that did not answer: who waits behind it is served meanwhile."""
+SLOW: Final = timedelta(seconds=1)
+"""An endpoint that took longer is spared for as long as it took: it has half of a worker's time, and never all."""
 GONE: Final = 410
 _NAMESPACE: Final = uuid.UUID("6a1f0f6e-5d0b-4c57-9a70-6a8a7d8b7f10")
 
@@ -174,8 +176,10 @@ class Deliverer:
             ):
                 return
             webhooks.triggered(delivery.webhook_id, at, failed=not outcome.ok)
-            if outcome.status is None and again_at is not None:
-                webhooks.put_off(delivery.webhook_id, at, until=at + SPARED)
+            took = timedelta(milliseconds=outcome.milliseconds)
+            silent = outcome.status is None and again_at is not None
+            if silent or took > SLOW:
+                webhooks.put_off(delivery.webhook_id, at, until=at + (SPARED if silent else took))
             if status == "dead" and delivery.event_type != messages.TEST:
                 why = "it answered 410 Gone" if outcome.status == GONE else "its deliveries failed for days"
                 if webhooks.disable(delivery.webhook_id, why):

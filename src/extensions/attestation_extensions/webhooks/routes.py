@@ -153,13 +153,14 @@ class Desk:
         named = delivery_id(str(uuid.uuid4()), webhook_id, messages.TEST)
 
         def work(tx: Tx) -> Delivery:
-            _of(tx, webhook_id)
+            webhook = _of(tx, webhook_id)
             body = messages.body_of(
                 messages.TEST, timestamp=rfc3339(at), machine_id=None, data={"asked_by": who.cn}
             )
             tx.of(Webhooks).queue(
                 delivery_id=named, webhook_id=webhook_id, event=messages.TEST, payload=body, at=at
             )
+            tx.audit.append(who.event("webhook_tested", detail=_detail(webhook)), at)
             found = tx.of(Webhooks).delivery(webhook_id, named)
             assert found is not None
             return found
