@@ -385,6 +385,28 @@ async def test_who_writes_to_the_database_adds_no_key(
     assert (await service.get(f"{BASE}/jwks.json")).json() == before
 
 
+async def test_who_asks_for_the_keys_fills_no_log(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A key that is not here is not looked for with each request, which anybody can send; it may come."""
+
+    async def shown() -> list[str]:
+        return [each["kid"] for each in (await service.get(f"{BASE}/jwks.json")).json()["keys"]]
+
+    at, lines, before = service.clock.now(), [], await shown()
+    monkeypatch.setattr(keys.log, "error", lambda *line: lines.append(line))
+    options = KeyOptions(allow_unencrypted=True)
+    made = keys.SigningKey(create_key(f"file:{tmp_path}/elsewhere.pem", "ecdsa-p256", options))
+    row = StoredKey(number=2, kid=made.kid, published_at=at, signs_at=at + timedelta(hours=1))
+    service.store.write_sync(lambda tx: tx.of(Records).add_key(row))
+    for _ in range(20):
+        assert await shown() == before
+    assert len(lines) == 1
+    (tmp_path / "elsewhere.pem").rename(tmp_path / "identity-2.pem")
+    service.clock.advance(keys.TRIED_AGAIN.total_seconds())
+    assert await shown() == [*before, made.kid]
+
+
 async def test_rsa_where_a_cloud_knows_nothing_else(start: Starter, tmp_path: Path) -> None:
     """RS256 with 4096 bits."""
     service = await start(**settings(tmp_path, algorithm="RS256", issuer="https://id.example.test/machines"))

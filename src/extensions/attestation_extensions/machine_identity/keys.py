@@ -35,6 +35,8 @@ OVERLAP: Final = timedelta(seconds=3 * JWKS_SECONDS)
 """A new key is published for so long before it signs: who keeps the set knows it by then."""
 SKEW: Final = timedelta(seconds=60)
 """Consumers' clocks may be behind by so much."""
+TRIED_AGAIN: Final = timedelta(seconds=5)
+"""So long a key that could not be opened is not tried, nor told of, again: anybody may ask for the key set."""
 
 JWSAlgorithm = Literal["ES256", "RS256"]
 
@@ -125,6 +127,7 @@ class Keys:
         self._store, self._uri, self._options, self._lifetime = store, uri, options, lifetime
         self._algorithm = algorithm
         self._opened: dict[int, SigningKey] = {}
+        self._failed: dict[int, datetime] = {}
         self._opening = asyncio.Lock()
 
     async def begin(self, at: datetime) -> None:
@@ -150,9 +153,13 @@ class Keys:
         signing = _signing(stored, at)
         found = []
         for each in _shown(stored, at, self._lifetime):
+            failed = self._failed.get(each.number)
+            if failed is not None and timedelta() <= at - failed < TRIED_AGAIN:
+                continue
             try:
                 key = await self._open(each)
             except AttestationError as e:
+                self._failed[each.number] = at
                 log.error("identity.key_unusable number=%s code=%s", each.number, e.code)  # noqa: TRY400 -- its words may name files
                 continue
             found.append(Published(stored=each, key=key, signs=each is signing))
