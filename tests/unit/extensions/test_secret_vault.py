@@ -272,6 +272,20 @@ async def test_a_value_under_a_key_of_another_replica_is_not_here_now(
     assert (await read_own(newer, node)).status_code == 200
 
 
+async def test_what_cannot_be_read_again_is_not_kept(service: Service, node: SoftwareNode) -> None:
+    """An end that only its own time zone can write, and no version that there could be."""
+    secret = await made(service, node)
+    never = {"expires_at": "9999-12-31T23:59:59-23:59"}
+    path = f"{OWN}/machines/{node.machine_id}/secrets"
+    for method, where, body in (
+        ("POST", path, {"name": "late", "value": "x", **never}),
+        ("PUT", f"{OWN}/{secret['secret_id']}", never),
+        ("POST", f"{OWN}/{secret['secret_id']}/restore", {"version": 1 << 63}),
+    ):
+        assert (await service.operator(method, where, body)).status_code == 422
+    assert (await service.operator("GET", path)).json()["total"] == 1
+
+
 async def test_a_secret_ends(service: Service, node: SoftwareNode) -> None:
     """By its own time, and when it is deleted: then nothing of it is left but that it was."""
     at = service.clock.now()

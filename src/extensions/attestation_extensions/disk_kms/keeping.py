@@ -2,8 +2,8 @@
 
 A stranger must not learn from an answer, nor from how long it takes, whether a UUID belongs to a machine, nor how that
 one stands. So every request that is well-formed does the same: the same statements, one key unwrapped, one cipher run,
-one unit written, whatever is decided. Where there is no machine, or it is refused before, a decoy takes the place of its
-key (docs/adr/0157).
+one unit written, whatever is decided. Where there is no machine, or it is refused before, a decoy takes the place
+of its key (docs/adr/0157).
 """
 
 from __future__ import annotations

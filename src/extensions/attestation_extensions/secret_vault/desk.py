@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 
 from attestation.errors import AttestationError, Conflict, RequestInvalid, Unknown, UnwrapFailed
@@ -401,6 +401,10 @@ def _demand_end(expires_at: datetime | None, at: datetime) -> None:
         raise RequestInvalid("expires_at names no time zone")
     if expires_at <= at:
         raise RequestInvalid("expires_at has passed")
+    try:
+        expires_at.astimezone(UTC)
+    except OverflowError:  # kept, it could not be read: neither by who lists secrets nor by what erases them
+        raise RequestInvalid("expires_at is after the year 9999 in UTC") from None
 
 
 def _of(tx: Tx, secret_id: str, *, shared: bool | None = None) -> Secret:

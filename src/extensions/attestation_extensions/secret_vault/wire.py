@@ -137,7 +137,7 @@ class SecretVersions(Wire):
 class RestoreSecret(Wire):
     """Which value becomes the newest again."""
 
-    version: int = Field(ge=1)
+    version: int = Field(ge=1, le=(1 << 31) - 1)
 
 
 class Machines(Wire):

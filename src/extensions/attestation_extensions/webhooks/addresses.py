@@ -26,8 +26,8 @@ _PUBLIC6: Final = ip_network("2000::/3")
 _EMBEDDING: Final = tuple(map(ip_network, ("2001::/23", "2002::/16", "2001:db8::/32", "3fff::/20")))
 """Of 2000::/3, what is no host of its own: Teredo and other protocols, 6to4, documentation."""
 _SERVICES: Final = tuple(map(ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")))
-"""Of the public range, what is no host of the internet: what Azure gives each guest of its host, the block of protocols,
-in which Oracle's older cloud has its metadata and which Python calls public before 3.11.10, and relays of 6to4."""
+"""Of the public range, what is no host of the internet: what Azure gives each guest of its host; the block of
+protocols, which older Pythons call public, and in which Oracle's older cloud has its metadata; relays of 6to4."""
 
 
 class WebhookURLInvalid(RequestInvalid):
