@@ -26,6 +26,7 @@ from attestation_service.process import dispatch, maintenance
 from tests.fixtures.extension import site
 from tests.unit.service.conftest import Service, Starter, migrated, start
 from tests.unit.service.node import SoftwareNode
+from tests.unit.service.test_enrollment import WITH_CA, get_certificate
 from tests.unit.service.test_maintenance import count
 
 __all__ = ["migrated", "site", "start"]
@@ -102,6 +103,67 @@ async def test_hooks_are_called_with_their_contexts(
     waiting = await service.operator("GET", "/extensions")
     (shown,) = waiting.json()["extensions"]
     assert (shown["pending"], shown["dead_letters"]) == (0, 0)
+
+
+LIFE = """
+import dataclasses
+from attestation.hooks import on_cert_renewed, on_configured, on_decommissioned, on_heartbeat_missed
+from attestation.hooks import on_online, on_provisioning, on_registered, on_role_changed
+
+async def told(context):
+    lines = {**dataclasses.asdict(context), "raw": None}
+    print(context.event.value, sorted(name for name, value in lines.items() if value in (None, "", {})))
+
+for each in (on_cert_renewed, on_configured, on_decommissioned, on_heartbeat_missed, on_online, on_provisioning,
+             on_registered, on_role_changed):
+    assert each(told) is told
+"""
+
+
+async def test_a_life_fills_every_context(
+    site: Path, start: Starter, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All nine events, as the service writes them: of each context every field is told, but what is never said."""
+    monkeypatch.delitem(sys.modules, "our_hooks", raising=False)
+    (site / "our_hooks.py").write_text(LIFE)
+    service = await start(
+        extensions=("hooks",),
+        extension_values={"ITL_EXT_HOOKS_MODULES": "our_hooks"},
+        iso_url="https://images.example.test/metal.iso",
+        **WITH_CA,
+    )
+    await service.introduce(listed := SoftwareNode(), hw_mac="52:54:00:00:00:01")  # waits
+    await service.act(listed, "approve", {"role": "worker-app", "hostname": "w-2"})
+    await service.attest(listed)
+    node = SoftwareNode()
+    entry = {"ek_fingerprint": node.ek_fingerprint, "role": "worker-app", "hostname": "w-1"}
+    await service.operator("POST", "/allow-list", {"entries": [entry]})
+    await service.introduce(node, hw_mac="52:54:00:00:00:02")
+    await service.configured(node, await service.attest(node))
+    for _ in range(2):
+        await get_certificate(service, node)
+        service.clock.advance(60)
+    await service.act(node, "role", {"role": "worker-infra", "hostname": "w-1", "reason": "moved"})
+    await service.attest(node)
+    service.clock.advance(7_200)
+    await maintenance.once(service.resources)
+    await service.act(node, "revoke", {"reason": "worn out"})
+    await told(service)
+    found = dict[str, set[str]]()
+    for line in capsys.readouterr().out.splitlines():
+        event, _, unsaid = line.partition(" ")
+        found.setdefault(event, set()).add(unsaid)
+    assert found == {
+        "node.registered": {"['raw']"},
+        "node.image_created": {"['config_url', 'raw', 'schematic_id']"},
+        "node.provisioned": {"['config_url', 'raw', 'schematic_id']"},
+        "node.online": {"['raw']"},
+        "node.configured": {"['config_token', 'raw']"},
+        "node.cert_renewed": {"['raw']"},
+        "node.role_changed": {"['raw']"},
+        "node.heartbeat_missed": {"['raw']"},
+        "node.decommissioned": {"['raw']"},
+    }
 
 
 async def test_hooks_hear_of_what_extensions_and_operators_do(
