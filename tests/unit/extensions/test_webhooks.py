@@ -16,15 +16,18 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpcore
 import httpx
 import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+from structlog.testing import capture_logs
 
 from attestation.extension import Tx
 from attestation.keys import create_kek
+from attestation_extensions import webhooks
 from attestation_extensions.metrics.counts import OBSERVED
 from attestation_extensions.webhooks import addresses, delivering, messages, sending
 from attestation_extensions.webhooks.addresses import AddressRefused, Target, WebhookURLInvalid, read_url
@@ -706,3 +709,20 @@ async def test_deliveries_are_counted_by_the_words_of_the_service(
             return
         await asyncio.sleep(0.05)
     raise AssertionError(counted)
+
+
+async def test_a_round_of_forgetting_that_fails_is_told() -> None:
+    """Else deliveries pile up without a word; the next round tries again."""
+    made = webhooks.Extension(webhooks.WebhookSettings(kek="file:/kek"))
+
+    async def away(_work: object) -> int:
+        raise OSError("the database is away")
+
+    made.context = cast("Any", SimpleNamespace(store=SimpleNamespace(write=away)))
+    with capture_logs() as told:
+        task = asyncio.create_task(made._forget())
+        await asyncio.sleep(0)
+        assert not task.done()
+        task.cancel()
+        await asyncio.wait([task])
+    assert told == [{"event": "webhooks.not_forgotten", "kind": "OSError", "log_level": "error"}]

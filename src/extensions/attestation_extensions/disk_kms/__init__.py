@@ -8,7 +8,6 @@ docs/operate/disk-kms.md.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import structlog
 from pydantic import Field, model_validator
 from sqlalchemy.orm import DeclarativeBase
 
@@ -35,7 +35,7 @@ from attestation_extensions.disk_kms import keeping, routes
 from attestation_extensions.disk_kms.keeping import Keeping
 from attestation_extensions.disk_kms.tables import DiskKeys, HoldRow, Key, KeyRow, WaitingRow
 
-log = logging.getLogger("attestation_extensions.disk_kms")
+log = structlog.get_logger("attestation_extensions.disk_kms")
 
 ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):([1-9][0-9]{0,4})")
 REWRAPPED_AT_ONCE: Final = 50
@@ -174,12 +174,11 @@ class DiskKMS(AttestationExtension):
                 done += await store.write(keep)
             found = await further(found[-1].key_id)
         for why, count in left.items():  # not a line for each: a fleet has many
-            log.error("%d keys of machines are not wrapped anew: %s", count, why)
+            log.error("disk_kms.not_rewrapped", keys=count, reason=why)
         return done, left.total()
 
     async def _rewrap_at_start(self) -> None:
         try:
             await self.rewrap()
-        except Exception as e:  # noqa: BLE001 -- the outermost border of this task; its words may quote a row
-            words = "keys of machines are not wrapped anew: %s; the next start tries again"
-            log.error(words, type(e).__name__)  # noqa: TRY400 -- as said
+        except Exception as e:  # noqa: BLE001 -- the outermost border of this task; the next start tries again
+            log.error("disk_kms.not_rewrapped", reason=type(e).__name__)  # noqa: TRY400 -- its words may quote a row

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 import grpc
 import grpc.aio
+import structlog
 
 from attestation.errors import MalformedEvidence, RateLimited, Unavailable
 from attestation_extensions.disk_kms.judging import peer_address
@@ -55,7 +55,7 @@ DENIED: Final = "no disk key is given"
 NO_REQUEST: Final = "not a request of this protocol"
 TOO_MANY: Final = "too many requests"
 
-log = logging.getLogger("attestation_extensions.disk_kms")
+log = structlog.get_logger("attestation_extensions.disk_kms")
 Answering = Callable[[Request, str], Awaitable[bytes]]
 
 
@@ -147,10 +147,10 @@ async def _answer(answer: Answering, data: bytes, context: grpc.aio.ServicerCont
     except RateLimited:
         status, text = grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MANY
     except (Unavailable, TimeoutError) as e:
-        log.warning("a disk key could not be served: %s", type(e).__name__)
+        log.warning("disk_kms.not_served", kind=type(e).__name__)
         status, text = grpc.StatusCode.UNAVAILABLE, "not now"
     except Exception as e:  # noqa: BLE001 -- the outermost border: gRPC would send the words of the error
-        log.error("a request for a disk key failed: %s", type(e).__name__)  # noqa: TRY400 -- may quote a row
+        log.error("disk_kms.failed", kind=type(e).__name__)  # noqa: TRY400 -- may quote a row
     await context.abort(status, text)
     raise AssertionError  # abort raises
 
@@ -163,7 +163,7 @@ def _credentials(chain: Path, key: Path) -> grpc.ServerCredentials:
         try:
             return read()
         except OSError as e:
-            log.warning("the certificate of the KMS cannot be read: %s", e.strerror)
+            log.warning("disk_kms.certificate_unreadable", reason=e.strerror)
             return None  # what was read before still serves
 
     return grpc.dynamic_ssl_server_credentials(read(), again)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
+import structlog
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
@@ -27,7 +27,7 @@ from attestation.extension import Store
 from attestation.keys import KeyOptions, OpenKey, create_key, open_key, parse_key_uri
 from attestation_extensions.machine_identity.records import Records, StoredKey
 
-log = logging.getLogger("attestation_extensions.machine_identity")
+log = structlog.get_logger("attestation_extensions.machine_identity")
 
 JWKS_SECONDS: Final = 300
 """So long consumers may keep the key set."""
@@ -160,7 +160,7 @@ class Keys:
                 key = await self._open(each)
             except AttestationError as e:
                 self._failed[each.number] = at
-                log.error("identity.key_unusable number=%s code=%s", each.number, e.code)  # noqa: TRY400 -- its words may name files
+                log.error("identity.key_unusable", number=each.number, code=e.code)  # noqa: TRY400 -- its words may name files
                 continue
             found.append(Published(stored=each, key=key, signs=each is signing))
         return found

@@ -33,7 +33,7 @@ from attestation.extension import (
 from attestation.keys import KEK, open_keks
 from attestation_extensions.webhooks import delivering, messages, routes
 from attestation_extensions.webhooks.addresses import Network, WebhookURLInvalid, read_url
-from attestation_extensions.webhooks.delivering import Deliverer
+from attestation_extensions.webhooks.delivering import Deliverer, log
 from attestation_extensions.webhooks.records import DELIVERIES, DeliveryRow, WebhookRow, Webhooks
 from attestation_extensions.webhooks.sending import Resolver, Sender
 
@@ -126,7 +126,7 @@ class Extension(AttestationExtension):
         if missing := used - self._keks.keys():
             raise KeyUnusable(f"secrets lie under a key-encryption key that is not set: {min(missing)}")
         try:
-            trust = ssl.create_default_context(cafile=settings.ca_file)
+            trust = await asyncio.to_thread(ssl.create_default_context, cafile=settings.ca_file)
         except OSError as e:
             raise KeyUnusable(f"{settings.ca_file}: {e.strerror or type(e).__name__}") from None
         self._resolver = Resolver()
@@ -155,9 +155,11 @@ class Extension(AttestationExtension):
     async def _forget(self) -> None:
         """Forget deliveries that have been over for a month."""
         while True:
-            with contextlib.suppress(Exception):  # the next round does it
+            try:
                 while await self.context.store.write(self._forget_some) == FORGOTTEN_AT_ONCE:
                     pass
+            except Exception as e:  # noqa: BLE001 -- the outermost border of this task: the next round does it
+                log.error("webhooks.not_forgotten", kind=type(e).__name__)
             await asyncio.sleep(FORGET_SECONDS)
 
     def _forget_some(self, tx: Tx) -> int:

@@ -7,12 +7,13 @@ with the same id.
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from random import SystemRandom
 from typing import Final
+
+import structlog
 
 from attestation.errors import AttestationError, KeyUnusable
 from attestation.extension import Confirm, Context, OutboxEvent, Tx, rfc3339
@@ -22,7 +23,7 @@ from attestation_extensions.webhooks.addresses import WebhookURLInvalid, read_ur
 from attestation_extensions.webhooks.records import Delivery, State, Webhook, Webhooks
 from attestation_extensions.webhooks.sending import ATTEMPT_SECONDS, Outcome, Sender
 
-log = logging.getLogger("attestation_extensions.webhooks")
+log = structlog.get_logger("attestation_extensions.webhooks")
 
 AT_ONCE: Final = 10
 HOLD: Final = timedelta(seconds=ATTEMPT_SECONDS * 2)
@@ -98,10 +99,10 @@ class Deliverer:
                 # Said once, not every second for as long as it lasts.
                 if failing != type(e).__name__:
                     failing = type(e).__name__
-                    log.error("deliveries are not sent: %s", failing)  # noqa: TRY400 -- may quote a row
+                    log.error("webhooks.not_sent", kind=failing)  # noqa: TRY400 -- may quote a row
             else:
                 if failing is not None:
-                    log.info("deliveries are sent again")
+                    log.info("webhooks.sent_again")
                 failing = None
 
     async def once(self) -> bool:
