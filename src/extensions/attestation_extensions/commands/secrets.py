@@ -48,10 +48,13 @@ def _read(file: Path | None) -> dict[str, str]:
     elif sys.stdin.isatty():
         value = click.prompt("Value", hide_input=True, confirmation_prompt=True, err=True).encode()
     else:
-        value = sys.stdin.buffer.read(MAX_VALUE_BYTES + 2)
+        # One more than a value with the end of a line: what goes on after it is seen, and refused.
+        value = sys.stdin.buffer.read(MAX_VALUE_BYTES + len(b"\r\n") + 1)
         value = value.removesuffix(b"\n").removesuffix(b"\r")
     if not 0 < len(value) <= MAX_VALUE_BYTES:
-        raise RequestInvalid(f"a value has 1 to {MAX_VALUE_BYTES} bytes")
+        raise RequestInvalid(
+            f"a value of 1 to {MAX_VALUE_BYTES} bytes is expected, not {'more' if value else 'none'}"
+        )
     try:
         return {"value": value.decode(), "encoding": "utf-8"}
     except UnicodeDecodeError:
