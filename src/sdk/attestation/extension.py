@@ -40,7 +40,7 @@ from attestation.machines import (
     Trust,
     event_named,
 )
-from attestation.reference.cel_rules import broken, compiled
+from attestation.reference.cel_rules import MAX_EXPRESSION, broken, compiled
 from attestation.store import OutboxEvent, RateLimit, Store, Tx
 from attestation.store.sql import Executor, Prepared
 from attestation.wire import canonical_json
@@ -450,12 +450,14 @@ class Rule:
     """An expression of CEL over what it names, bounded so that it holds up nothing (docs/adr/0138).
 
     Args:
-        expression: At most 512 characters.
+        expression: 1 to `MAX_CHARACTERS` printable characters.
         names: What it may read, each a map or a value.
 
     Raises:
         PolicyInvalid: It is no such expression; in words.
     """
+
+    MAX_CHARACTERS: ClassVar[int] = MAX_EXPRESSION
 
     def __init__(self, expression: str, names: tuple[str, ...]) -> None:
         compiled(expression, names)

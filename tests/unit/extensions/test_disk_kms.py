@@ -677,7 +677,7 @@ def test_whatever_we_read_they_read_alike(data: bytes) -> None:
         (b"\x8a\x00\x01a", "more bytes than it needs"),
         (b"\x0a\x81\x00a", "more bytes than it needs"),
         (b"\x0a\x01\xff", "no UTF-8"),
-        (b"\x02\x00", "a number that none can have"),
+        (b"\x02\x00", "the number 0, not one from 1"),
         (b"\x1b\x1c", "wire type 3"),
         (b"\xff" * 11, "does not end"),
         (b"\x18" + b"\xff" * 9 + b"\x02", "more than 64 bits"),

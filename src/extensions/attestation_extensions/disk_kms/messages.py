@@ -40,7 +40,7 @@ def parse_request(data: bytes) -> Request:
         MalformedEvidence: It is none, or could be read in two ways.
     """
     if len(data) > MAX_BYTES:
-        raise MalformedEvidence(f"a request has at most {MAX_BYTES} bytes")
+        raise MalformedEvidence(f"a request has at most {MAX_BYTES} bytes, not {len(data)}")
     found: dict[int, bytes] = {}
     at, fields = 0, 0
     while at < len(data):
@@ -49,7 +49,7 @@ def parse_request(data: bytes) -> Request:
         tag, at = _varint(data, at)
         number, wire_type = tag >> 3, tag & 7
         if not 0 < number <= _MAX_FIELD_NUMBER:
-            raise MalformedEvidence("a field has a number that none can have")
+            raise MalformedEvidence(f"a field has the number {number}, not one from 1 to {_MAX_FIELD_NUMBER}")
         value, at = _value(data, at, wire_type)
         if number not in (_NODE_UUID, _DATA):
             continue

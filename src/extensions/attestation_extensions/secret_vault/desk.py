@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from attestation.errors import AttestationError, Conflict, RequestInvalid, Unknown, UnwrapFailed
-from attestation.extension import AuditEvent, Caller, Context, Status, Trust, Tx
+from attestation.extension import AuditEvent, Caller, Context, Status, Trust, Tx, rfc3339
 from attestation_extensions.secret_vault import sealing, wire
 from attestation_extensions.secret_vault.keys import Keys, Vault
 from attestation_extensions.secret_vault.records import (
@@ -399,12 +399,12 @@ def _demand_end(expires_at: datetime | None, at: datetime) -> None:
         return
     if expires_at.tzinfo is None:
         raise RequestInvalid("expires_at names no time zone")
-    if expires_at <= at:
-        raise RequestInvalid("expires_at has passed")
     try:
         expires_at.astimezone(UTC)
     except OverflowError:  # kept, it could not be read: neither by who lists secrets nor by what erases them
-        raise RequestInvalid("expires_at is after the year 9999 in UTC") from None
+        raise RequestInvalid("expires_at is before the year 1 or after the year 9999 in UTC") from None
+    if expires_at <= at:
+        raise RequestInvalid(f"expires_at is {rfc3339(expires_at)}, and it is {rfc3339(at)} now")
 
 
 def _of(tx: Tx, secret_id: str, *, shared: bool | None = None) -> Secret:

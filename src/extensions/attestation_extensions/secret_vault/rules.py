@@ -13,7 +13,6 @@ from attestation_extensions.secret_vault.records import SHARED, Secret, Secrets,
 
 NAMES: Final = ("machine", "vector", "quote")
 """What a rule may read, as docs/operate/secrets.md lists it."""
-MAX_RULE: Final = 512
 
 
 def rule_of(expression: str) -> Rule:

@@ -9,8 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from attestation.extension import Wire
-from attestation_extensions.secret_vault.rules import MAX_RULE
+from attestation.extension import Rule, Wire
 from attestation_extensions.secret_vault.sealing import MAX_VALUE_BYTES
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -19,7 +18,10 @@ MOST_MACHINES = 500
 Name = Annotated[str, Field(pattern=NAME_PATTERN, description="Letters, digits, `.`, `_` and `-`")]
 Description = Annotated[str, Field(max_length=512)]
 Expression = Annotated[
-    str, Field(min_length=1, max_length=MAX_RULE, description="CEL over `machine`, `vector` and `quote`")
+    str,
+    Field(
+        min_length=1, max_length=Rule.MAX_CHARACTERS, description="CEL over `machine`, `vector` and `quote`"
+    ),
 ]
 Text = Annotated[str, Field(min_length=1, max_length=(MAX_VALUE_BYTES + 2) // 3 * 4)]
 MachineIds = Annotated[list[str], Field(min_length=1, max_length=MOST_MACHINES)]

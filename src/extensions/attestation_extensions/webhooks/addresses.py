@@ -63,16 +63,18 @@ def read_url(text: str, *, allow_http: bool) -> Target:
         WebhookURLInvalid: It is not such a URL.
     """
     if not _VISIBLE.fullmatch(text) or "\\" in text:
-        raise WebhookURLInvalid(f"a URL of 1 to {MAX_URL} visible ASCII characters is needed")
+        raise WebhookURLInvalid(
+            f"a URL of 1 to {MAX_URL} visible ASCII characters without \\ is expected, not this one of {len(text)}"
+        )
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
     except ValueError:
         raise WebhookURLInvalid("the host or the port cannot be read") from None
     if parts.scheme != "https" and not (allow_http and parts.scheme == "http"):
-        raise WebhookURLInvalid("https is needed")
+        raise WebhookURLInvalid(f"a URL of https is expected, not of {parts.scheme[:16]!r}")
     if "@" in parts.netloc or "#" in text:
-        raise WebhookURLInvalid("a URL without user and fragment is needed")
+        raise WebhookURLInvalid("a URL without user (@) and fragment (#) is expected")
     # One spelling only, so that no other reader finds another host or port.
     if port == 0 or not _AUTHORITY.fullmatch(parts.netloc):
         raise WebhookURLInvalid("a port from 1 to 65535 is needed")

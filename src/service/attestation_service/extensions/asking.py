@@ -149,7 +149,7 @@ class Asking:
     async def seal(self, plaintext: bytes, *, token_id: str, what: str) -> Sealed:
         """Seal to what it proved last that it has; sign off the loop."""
         if len(plaintext) > _SEALED_BYTES:
-            raise Unavailable(f"more than {_SEALED_BYTES} bytes cannot be sealed")
+            raise Unavailable(f"at most {_SEALED_BYTES} bytes can be sealed, not {len(plaintext)}")
         at = self.res.clock.now()
 
         def sealed() -> Sealed:
