@@ -135,7 +135,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearer:
-    """The token that a request on a public route carries in `Authorization: Bearer`; nobody has judged it yet."""
+    """The token that a request on a public route carries in `Authorization: Bearer`; it is not judged yet."""
 
     token: str | None = field(repr=False)
 
@@ -180,7 +180,7 @@ class Voter(Caller, Protocol):
             terms: Everything else that the act rests on. Who votes for other terms votes for something else.
             machine_id: The machine that it is about, whose role decides whether several must agree; without one it
                 concerns machines of every role.
-            always: Several must agree whatever the machine's role is.
+            always: Several must agree for each role of a machine.
 
         Raises:
             MachineUnknown: No such machine.
@@ -404,7 +404,7 @@ class Emit(Protocol):
         machine_id: str | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write *event* to the outbox: whoever subscribed is told after the commit.
+        """Write *event* to the outbox: each subscriber is told after the commit.
 
         Args:
             tx: The unit of the change.

@@ -273,7 +273,7 @@ class EventBus:
             async with asyncio.timeout(HOOK_SECONDS):
                 await hook(context)
         except BaseException as e:
-            # A stranger's code: neither its errors nor its exits are ours, but an end that somebody asked us for is.
+            # A stranger's code: neither its errors nor its exits are ours, but a cancellation of this task is.
             if isinstance(e, GeneratorExit) or (task := asyncio.current_task()) is None or task.cancelling():
                 raise
             self.failed(context.event)

@@ -419,7 +419,7 @@ async def _tell(made: AttestationExtension, url: str, times: int) -> None:
 
 
 def _stale_quote() -> dict[str, Any]:
-    """Return the evidence of a machine with a TPM over a challenge that nobody gave it."""
+    """Return the evidence of a machine with a TPM over a challenge that the service never gave."""
 
     def b64(data: bytes) -> str:
         return base64.b64encode(data).decode()

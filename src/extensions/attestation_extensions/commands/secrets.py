@@ -263,7 +263,7 @@ def shared_secret() -> None:
 @_terms
 @printing
 def create_shared(session: Session, name: str, value_file: Path | None, **terms: str | None) -> None:
-    """Keep a shared secret; the value comes from standard input or a file. Nobody may have it until it is granted."""
+    """Keep a shared secret; the value comes from standard input or a file. No machine has it until it is granted."""
     from attestation_extensions.commands.secrets_api import Vault
     from attestation_extensions.secret_vault import wire
 

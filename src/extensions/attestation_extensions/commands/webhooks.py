@@ -127,7 +127,7 @@ def list_(session: Session) -> None:
         Column("WHY", wide=True): lambda w: w.disabled_why or "-",
         Column("BY", wide=True): lambda w: w.created_by,
     }
-    session.emit_list(iter(found), columns, "Nobody is told of events.")
+    session.emit_list(iter(found), columns, "No endpoint is told of events.")
 
 
 @group.command("events")

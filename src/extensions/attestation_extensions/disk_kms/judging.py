@@ -1,7 +1,7 @@
 """Who gets a disk key: the rules, without a database or a clock.
 
-Whoever asks says a UUID, and nothing proves it: Talos shows no client identity. So the answer goes to the address that
-an attested machine with this UUID has quoted from a moment ago, and what is opened was sealed for that machine.
+A request names a UUID, and nothing proves it: Talos shows no client identity. So the answer goes to the address from
+which an attested machine with this UUID sent a quote a moment ago, and what is opened was sealed for that machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NETWORK_BITS: Final = 64
 
 
 class Refusal(StrEnum):
-    """Why nothing was given; for operators. Whoever asked is told one sentence in any case."""
+    """Why nothing was given; for operators. The caller is told the same sentence in each case."""
 
     UNKNOWN = "unknown"
     """No admitted machine has this UUID."""
@@ -46,7 +46,7 @@ class Refusal(StrEnum):
     KEK_MISSING = "kek_missing"
     """The key that wraps its key is not among those that are set."""
     ROW_CHANGED = "row_changed"
-    """What is kept of its key was not wrapped so by us: somebody wrote to the database."""
+    """What is kept of its key was not wrapped so by us: another program wrote to the database."""
     HELD = "held"
     """An operator must release it."""
 
@@ -109,7 +109,7 @@ def judge(asked: Asked, case: Case, at: datetime, *, fresh: timedelta) -> Refusa
         fresh: How old the quote may be.
     """
     machine = case.machine
-    # 1. One machine is meant. Else who copies a UUID chooses which machine's standing counts.
+    # 1. One machine is meant. Else a machine that copies a UUID chooses whose standing counts.
     if machine is None:
         return Refusal.AMBIGUOUS if case.machines else Refusal.UNKNOWN
     # 2. Operators let it work, and it has proved what it runs. Without this, a lock would not reach its disks.
@@ -120,11 +120,11 @@ def judge(asked: Asked, case: Case, at: datetime, *, fresh: timedelta) -> Refusa
     # 3. A moment ago. Else a disk that is taken out opens elsewhere for as long as the lease lasts.
     if at - machine.last_result_at >= fresh:
         return Refusal.NOT_FRESH
-    # 4. From there. Nothing else ties who asks to who quoted.
+    # 4. From the same address. Nothing else ties the caller to the machine that quoted.
     if not is_address(asked.address) or canonical(machine.last_result_from or "") != asked.address:
         return Refusal.OTHER_ADDRESS
     if asked.operation == "seal":
-        return None  # nothing is given away, so nobody is asked
+        return None  # nothing is given away, so no operator is asked
     # 5. Its own key. The rest is for the cipher to say.
     if case.key is None or case.key.key_id != asked.key_id:
         return Refusal.NOT_ITS_KEY
@@ -137,7 +137,7 @@ def judge(asked: Asked, case: Case, at: datetime, *, fresh: timedelta) -> Refusa
 
 
 def is_address(text: str) -> bool:
-    """Return True for an IP address: `unix`, which all who ask over a socket have, ties nothing to anybody."""
+    """Return True for an IP address: `unix`, which each client on a Unix socket has, names no machine."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -168,9 +168,9 @@ def network_of(address: str) -> str:
 
 
 def peer_address(peer: str) -> str | None:
-    """Return the address of gRPC's name for who asks, `ipv4:192.0.2.1:4711` or `ipv6:%5B2001:db8::1%5D:4711`.
+    """Return the address in gRPC's name for a client, `ipv4:192.0.2.1:4711` or `ipv6:%5B2001:db8::1%5D:4711`.
 
-    None where it names none: over a Unix socket nobody has an address.
+    None where it names none: a client on a Unix socket has no address.
     """
     _, _, rest = peer.replace("%5B", "[").replace("%5D", "]").partition(":")
     host, _, _ = rest.rpartition(":")

@@ -45,7 +45,7 @@ _AS_NOBODY: Final = "00000000-0000-0000-0000-000000000000"
 
 
 class Refused(AttestationError):
-    """Nothing is given; why stands in the audit log, and whoever asked is not told."""
+    """Nothing is given; the audit log has the reason, and the caller is not told it."""
 
     code = "disk-key-refused"
 
@@ -59,7 +59,7 @@ class Keeping:
         clock: Whose time counts.
         keks: Those that keys may lie under, by name; `newest` wraps new ones.
         newest: Name of one of them.
-        decoy: A key of nobody.
+        decoy: A key of no machine, used where there is none.
         fresh: How old a machine's quote may be.
         emit: Writes an event, in a unit.
     """
@@ -76,8 +76,8 @@ class Keeping:
         """Return the blob of a disk key.
 
         Raises:
-            Refused: Whoever asks gets nothing.
-            RateLimited: They ask too often.
+            Refused: The caller gets nothing.
+            RateLimited: The address, or the UUID, asks too often.
             ValueError: The UUID is none.
         """
         asked = Asked(
@@ -212,7 +212,7 @@ class Keeping:
             if refusal is not None or asked.operation == "unseal":
                 self.emit(tx, HELD if refusal else RELEASED, at, machine_id=machine_id, meta=detail)
             return
-        # Named, but not looked up: that would be a statement which nobody's UUID does not cost.
+        # Named, but not looked up: that would be one statement more than the UUID of no machine costs.
         self.emit(tx, REFUSED, at, meta=detail | ({"machine_id": machine_id} if machine_id else {}))
 
 
@@ -225,7 +225,7 @@ def new_key(kek: KEK, machine_id: str, at: datetime) -> Key:
 
 
 def decoy(kek: KEK, at: datetime) -> Key:
-    """Return the key of nobody; blocks."""
+    """Return a key of no machine; blocks."""
     return new_key(kek, _AS_NOBODY, at)
 
 
@@ -235,7 +235,7 @@ def rewrapped(key: Key, old: KEK, new: KEK) -> bytes:
 
 
 def _wrapping(key: Key) -> bytes:
-    """Return what a wrapped key is bound to: its row, so that nobody moves it to another machine."""
+    """Return what a wrapped key is bound to: its row, so that it opens nothing in the row of another machine."""
     return b"\0".join((b"itl-disk-kms-key/1", key.key_id, key.machine_id.encode("ascii")))
 
 

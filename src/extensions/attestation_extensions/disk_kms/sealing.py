@@ -3,7 +3,7 @@
     blob = version (1 byte, 0x01) ‖ key id (8) ‖ nonce (12) ‖ ciphertext (32) ‖ tag (16): 69 bytes
 
 The key is the machine's own, random; the additional data name the machine and the SMBIOS UUID that its node says. So a
-blob of one machine opens for no other, whoever brings it.
+blob of one machine opens for no other.
 """
 
 # Algorithms for: kept-secret

@@ -69,7 +69,7 @@ async def serve(keeping: Keeping, address: str, certificate: tuple[Path, Path] |
             None serves without TLS.
 
     Raises:
-        OSError: Nobody can listen there, or the files cannot be read.
+        OSError: The address cannot be listened at, or the files cannot be read.
     """
     server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=OPEN)
     places = asyncio.Semaphore(AT_ONCE)
@@ -130,7 +130,7 @@ async def _message(sent: AsyncIterator[bytes]) -> bytes | None:
 
 async def _answer(answer: Answering, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
     """Answer one call. The statuses tell of the request, of our state, or nothing: a refusal has no reason."""
-    # Over a Unix socket nobody has an address, and no machine has quoted from there.
+    # A client on a Unix socket has no address, and no machine has quoted from there.
     address = peer_address(context.peer()) or NOWHERE
     loop = asyncio.get_running_loop()
     began = loop.time()

@@ -65,7 +65,7 @@ ENDING: Final[Sequence[Event]] = (
 
 
 class AudienceForbidden(NotAuthentic):
-    """No token is made for this audience, or not for this machine: nobody is told which."""
+    """No token is made for this audience, or not for this machine: the caller is not told which."""
 
     code = "audience-forbidden"
 
@@ -74,11 +74,17 @@ class IdentitySettings(NoSettings):
     """`ITL_EXT_MACHINE_IDENTITY_…`."""
 
     audiences: Mapping[str, Audience]
+    """Who tokens may be made for, in the words of `audiences`."""
     key: KeyURI
+    """URI of the first key that signs; it is made where there is none, and those after it lie beside it."""
     algorithm: JWSAlgorithm = "ES256"
+    """Of keys that are made: P-256 for ES256, RSA-4096 for RS256."""
     issuer: str | None = None
+    """`iss`, an https URL; without one, that of the service and the prefix of the extension."""
     lifetime_seconds: int = Field(default=600, ge=60, le=3600)
+    """How long a token is good."""
     tokens_per_hour: int = Field(default=60, ge=1, le=3600)
+    """How many tokens one machine may have within any hour."""
 
     @field_validator("audiences", mode="before")
     @classmethod
@@ -122,7 +128,7 @@ class Extension(AttestationExtension):
         return (QueryTable(name="MachineTokens", statement=TOKENS),)
 
     def get_subscriptions(self) -> Mapping[Event | str, Handler]:
-        """End the tokens of whoever is no longer what they say."""
+        """End the tokens of a machine that is no longer what they say."""
         return dict.fromkeys(ENDING, self.end)
 
     def get_router(self) -> Router:
@@ -173,7 +179,7 @@ class Extension(AttestationExtension):
             AudienceForbidden: Not for this audience, or not this machine.
             RateLimited: It had too many within the hour.
         """
-        # 1. Only for whom the deployment listed. A token for any other could be meant for somebody whom it deceives.
+        # 1. Only for audiences that the deployment listed. A token for any other could deceive its reader.
         audience = self.settings.audiences.get(request.audience)
         if audience is None or not audience.is_for(machine.role, machine.cluster_id):
             raise AudienceForbidden("no token for this audience")
@@ -272,7 +278,7 @@ class Extension(AttestationExtension):
         nothing that it signed is good any more. With `withdraw` the next one signs at once, and nothing else counts.
 
         Raises:
-            Conflict: Somebody exchanges it at this moment, or a key is waiting to sign.
+            Conflict: Another operator exchanges it at this moment, or a key is waiting to sign.
             RequestInvalid: The key's URI leaves no room for others.
         """
         at = self.context.clock.now()
@@ -331,7 +337,7 @@ def _looked_up(tx: Tx, jti: str, at: datetime) -> tuple[Issued | None, bool]:
     issued = tx.of(Records).get(jti)
     if issued is None or issued.revoked_at is not None or issued.expires_at <= at:
         return issued, False
-    # A withdrawn key may be somebody else's by now.
+    # A withdrawn key may be in other hands by now.
     if any(each.kid == issued.kid and each.withdrawn_at is not None for each in tx.of(Records).all_keys()):
         return issued, False
     # The event that ends it may not have been handled yet: what the machine is now decides as well.

@@ -2,7 +2,7 @@
 
 Number 1 is the key that the setting names; the others lie beside it (`identity.pem`, `identity-2.pem`, …). The database
 says which numbers there are and from when they sign, never what a key is: the public halves that are published come
-from the private ones, so whoever writes to the database adds no key.
+from the private ones, so a row that is written into the database adds no key.
 """
 
 # Algorithms for: machine-token
@@ -177,7 +177,7 @@ class Keys:
         raise SignerUnavailable("the key that signs tokens cannot be used now")
 
     async def prepare(self, number: int) -> SigningKey:
-        """Make the key with *number*, or open it where somebody did.
+        """Make the key with *number*, or open it where another worker did.
 
         Raises:
             KeyUnusable, SignerUnavailable: It can be neither.

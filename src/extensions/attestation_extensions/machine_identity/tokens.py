@@ -36,7 +36,7 @@ def bound_key(tx: Tx, machine: AttestedMachine, at: datetime) -> Bound:
         if row.state != "issued" or row.certificate is None or issuer is None or issuer.certificate is None:
             continue
         certificate = x509.load_der_x509_certificate(row.certificate)
-        # The row is one of a table, and could have been written by somebody else: the signature could not.
+        # The row is one of a table, and could have been written by another program: the signature could not.
         try:
             certificate.verify_directly_issued_by(x509.load_der_x509_certificate(issuer.certificate))
         except (ValueError, TypeError, InvalidSignature):

@@ -86,5 +86,5 @@ class RotateIdentityKey(Wire):
 
     withdraw: bool = Field(
         default=False,
-        description="Withdraw the former keys at once, with all that they signed: somebody else may have them",
+        description="Withdraw the former keys at once, with all that they signed: another person may have them",
     )

@@ -45,7 +45,7 @@ from attestation_extensions.metrics.listening import Listener
 log = structlog.get_logger("attestation_extensions.metrics")
 
 TOKEN_CHARACTERS: Final = 32
-"""A token must have so many: nobody guesses it, so nothing counts tries."""
+"""Least length of a token: it cannot be guessed, so tries are not counted."""
 KEPT: Final = timedelta(seconds=1)
 """For so long an answer without an operator's credential is given again: who asks often costs nothing."""
 
@@ -55,7 +55,7 @@ class MetricsSettings(NoSettings):
 
     Args:
         open: Show them at `/metrics` to everybody.
-        token_file: Show them at `/metrics` to whoever has the token in this file.
+        token_file: Show them at `/metrics` to each caller with the token in this file.
         listen: Show them at `/metrics` of this `address:port`, over plain HTTP.
         flush_seconds: How often a worker adds what it counted.
     """

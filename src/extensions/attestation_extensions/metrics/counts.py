@@ -147,7 +147,7 @@ class Counts:
 
     def read_on(self, tx: Tx) -> bool:
         """Count the next entries of the audit log; True where there are more."""
-        # Units write one at a time, also on a server: nobody counts the same entries.
+        # Units write one at a time, also on a server: no two workers count the same entries.
         last, found = tx.audit.tally(self._one(READ_TO), ENTRIES)
         for (action, state), total in found.items():
             known = action if action in ACTIONS else EXTENSION
@@ -177,7 +177,7 @@ class Counts:
 
 
 def note(pending: Pending, what: str, how: Mapping[str, str], value: float) -> None:
-    """Count *what* in *pending*; what is on no list is `other`, and a name that nobody knows is nothing."""
+    """Count *what* in *pending*; what is on no list is `other`, and a name that is unknown is not counted."""
     if what == QUOTE_AGE:
         place = bisect_left(BUCKETS, value)
         pending[QUOTE_AGE, str(BUCKETS[place]) if place < len(BUCKETS) else "+Inf"] += 1

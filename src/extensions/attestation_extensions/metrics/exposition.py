@@ -29,7 +29,7 @@ SECRETS: Final[Mapping[str, tuple[str, str]]] = {
 """Operations on secrets, by what the audit log calls them."""
 
 OURSELVES: Final = "metrics"
-"""Who is told of events, whoever else is: of others there is a row where something waits."""
+"""This extension is always told of events; of another one there is a row only where something waits."""
 
 
 def measure(tx: Tx, at: datetime) -> list[Metric]:
@@ -40,7 +40,7 @@ def measure(tx: Tx, at: datetime) -> list[Metric]:
 
 
 def _now(tx: Tx, counts: Counts, at: datetime) -> Iterable[Metric]:
-    """What is so now, counted when somebody asks."""
+    """What is so now, counted at each request."""
     machines = tx.machines.counts(at)
     waiting, oldest = tx.outbox.lag()
     handovers = tx.handovers.waiting()

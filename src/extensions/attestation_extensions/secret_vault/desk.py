@@ -58,7 +58,7 @@ class Desk:
     # Secrets of one machine
 
     async def create(self, machine_id: str, request: wire.CreateSecret, who: Caller) -> wire.SecretResponse:
-        """Keep a secret of one machine: nobody gets its value but that machine, when it proves itself."""
+        """Keep a secret of one machine: only that machine gets its value, when it proves itself."""
         made = await self._create(machine_id, request, who)
         return _response(made, self._keys.newest.key_id)
 
@@ -290,7 +290,7 @@ class Desk:
         version = await self._sealed(secret, value, who, at)
 
         def work(tx: Tx) -> None:
-            # Nobody would forget it: that a machine was revoked is told once.
+            # It would never be erased: the event of the revocation, which erases, comes once.
             if owner != SHARED and tx.machines.require(owner).status is Status.REVOKED:
                 raise Conflict("the machine is revoked")
             secrets = tx.of(Secrets)
@@ -347,7 +347,7 @@ class Desk:
         await self._context.store.write(work)
 
     def _demand_ours(self, secret: Secret) -> None:
-        """Refuse to change what somebody else wrote: the new mark would vouch for all of it."""
+        """Refuse to change what the vault did not write: the new mark would vouch for all of it."""
         if not self._keys.vouches(secret.mark, secret.terms):
             raise Conflict("its terms were not written by the vault: delete the secret, and make it anew")
 

@@ -1,7 +1,7 @@
 """The keys of the vault: the key-encryption keys it was given, and the key of its marks, which lies under them.
 
-A mark vouches for the terms of a secret and for a grant: who writes to the database and has no KEK cannot let a machine
-have a secret, nor take a rule away. What it cannot tell is an old row from the newest; the audit log can.
+A mark vouches for the terms of a secret and for a grant: a person who writes to the database and has no KEK can neither
+let a machine have a secret nor take a rule away. A mark cannot tell an old row from the newest; the audit log can.
 """
 
 # Algorithms for: kept-secret, master-key

@@ -351,7 +351,7 @@ class Secrets:
         return added == 1
 
     def change(self, before: Secret, after: Secret) -> bool:
-        """Write what an operator may change; False where somebody exchanged the value, or deleted it, meanwhile."""
+        """Write what an operator may change; False where its value was exchanged, or it was deleted, meanwhile."""
         changed = self._sql.run(
             _CHANGE,
             of_secret=before.secret_id,
@@ -412,7 +412,7 @@ class Secrets:
         return [found for row in rows if (found := _version(row))]
 
     def rewrap(self, found: Version, *, kek_id: str, wrapped: bytes) -> bool:
-        """Keep the data key of *found* under another KEK; False where somebody did."""
+        """Keep the data key of *found* under another KEK; False where another worker did."""
         done = self._sql.run(
             _REWRAP,
             of_secret=found.secret_id,
@@ -461,14 +461,14 @@ class Secrets:
     # Keys
 
     def key(self, name: str, kek_id: str, made: bytes) -> tuple[str, bytes]:
-        """Return what is kept under *name*, and under which KEK: *made*, unless somebody was first."""
+        """Return what is kept under *name*, and under which KEK: *made*, unless another worker was first."""
         self._sql.do(_ADD_KEY, name=name, kek_id=kek_id, value=made)
         row = self._sql.row(_KEY, name=name)
         assert row is not None
         return str(row[0]), bytes(row[1])
 
     def rewrap_key(self, name: str, old: str, *, kek_id: str, wrapped: bytes) -> None:
-        """Keep it under another KEK, unless somebody did."""
+        """Keep it under another KEK, unless another worker did."""
         self._sql.do(_REWRAP_KEY, of_name=name, of_kek=old, kek_id=kek_id, value=wrapped)
 
 

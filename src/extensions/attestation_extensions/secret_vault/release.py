@@ -1,4 +1,4 @@
-"""How a machine gets a value: it has proved itself in this request, may have it, and nobody else can open it."""
+"""How a machine gets a value: it proves itself in the request, is allowed it, and alone can open what it gets."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ HOLD: Final = timedelta(seconds=ATTEMPT_SECONDS * 2)
 RETRY_SECONDS: Final = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 """Between one attempt and the next (Standard Webhooks); after the last the delivery is dead, its endpoint disabled."""
 SPARED: Final = timedelta(seconds=10)
-"""For so long no more is tried at an endpoint that did not answer: who waits behind it is served meanwhile."""
+"""So long nothing more is sent to an endpoint that did not answer: deliveries to others go on meanwhile."""
 SLOW: Final = timedelta(seconds=1)
 """An endpoint that took longer is spared for as long as it took: it has half of a worker's time, and never all."""
 GONE: Final = 410
@@ -117,7 +117,7 @@ class Deliverer:
     async def _deliver(self, delivery: Delivery) -> None:
         store = self._context.store
         webhook = await store.read(lambda tx: tx.of(Webhooks).get(delivery.webhook_id))
-        # A test is for who looks into an endpoint that may be disabled.
+        # A test is sent to a disabled endpoint too: it is how an operator finds out what is wrong.
         if webhook is None or not (webhook.enabled or delivery.event_type == messages.TEST):
             await self._told(
                 delivery,

@@ -330,7 +330,7 @@ class Webhooks:
         delivered_at: datetime | None,
         duration_ms: int,
     ) -> bool:
-        """Write what became of an attempt; False where somebody else has it by now."""
+        """Write what became of an attempt; False where another worker has claimed it since."""
         done = self._sql.run(
             _TOLD,
             of_delivery=delivery.delivery_id,

@@ -60,7 +60,7 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 class Resolver:
-    """Finds the addresses of hosts on threads of its own: a name server that drips holds up nobody else's work."""
+    """Finds the addresses of hosts on threads of its own: a name server that drips holds up no other work."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(RESOLVING, thread_name_prefix="webhooks-resolve")
@@ -122,7 +122,7 @@ class Sender:
         self._allowed, self._trust, self._proxy, self._resolver = allowed, trust, proxy, resolver
 
     async def send(self, target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> Outcome:
-        """Send once; whatever happens is an outcome."""
+        """Send once; each failure is an outcome too."""
         began = time.monotonic()
         status: int | None = None
         answer, retry_after, error = b"", None, None

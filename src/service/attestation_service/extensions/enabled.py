@@ -13,7 +13,7 @@ from attestation.extension import AttestationExtension, Event, Handler, Observer
 from attestation_service.settings import SettingsInvalid
 
 BUILT_IN: Final = "itl-attestation-extensions"
-"""The distribution of our own extensions: what is missing of it, somebody relies on, so it stops the start."""
+"""The distribution of our own extensions. An operator who enables one relies on it: if it fails, the start fails."""
 
 
 class ExtensionInvalid(SettingsInvalid):

@@ -61,7 +61,7 @@ async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
                 async with asyncio.timeout(HOOK_SECONDS):
                     await each.on_startup(context)
             except BaseException as e:
-                # A stranger's code; it may raise a CancelledError where nobody cancelled us.
+                # A stranger's code; it may raise a CancelledError though this task was not cancelled.
                 if isinstance(e, (KeyboardInterrupt, GeneratorExit)) or _is_cancelled():
                     raise
                 invalid = ExtensionInvalid(each.name, f"cannot begin: {_told(e)}")

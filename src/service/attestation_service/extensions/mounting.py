@@ -97,7 +97,7 @@ def _routes(routers: Iterable[APIRouter]) -> list[APIRoute]:
 
 
 def _models(routes: Sequence[APIRoute]) -> AbstractSet[type]:
-    # Here: the first is nobody's promise, and a service without extensions does not hang on it.
+    # Here: `_compat` is private to FastAPI, and a service without extensions must not depend on it.
     from fastapi._compat import get_flat_models_from_fields
     from fastapi.openapi.utils import get_fields_from_routes
 

@@ -9,7 +9,7 @@ from attestation_service.settings import Settings
 
 
 def demand_tables(name: str, made: AttestationExtension) -> None:
-    """Refuse tables whose names could be somebody else's, and those that nothing makes."""
+    """Refuse tables whose names could be those of another extension, and tables without migrations."""
     prefix = f"extension_{name}_"
     if foreign := next((each for each in made.tables if not each.startswith("extension_")), None):
         raise ExtensionInvalid(
