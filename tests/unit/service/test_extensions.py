@@ -34,7 +34,8 @@ __all__ = ["site"]
 ABOUT = {"version": "1.2.3", "description": "Does nothing."}
 
 HEAD = """
-from attestation.extension import CONTRACT, AttestationExtension, Caller, Context, Migrations, NoSettings, Reply, Router
+from attestation.extension import CONTRACT, AttestationExtension, Caller, Context, Migrations, NoSettings, QueryTable
+from attestation.extension import Reply, Router
 from attestation.errors import MachineUnknown
 from pydantic import BaseModel
 
@@ -291,6 +292,19 @@ BROKEN = [
     (
         EMPTY + "    def get_router(self):\n        raise BaseException('panic')\n",
         "has routes that cannot be served: BaseException: panic",
+    ),
+    (
+        EMPTY + "    def get_query_tables(self):\n        raise ValueError('no')\n",
+        "cannot be made: ValueError: no",
+    ),
+    (
+        EMPTY + "    def get_query_tables(self):\n        return ['Visits']\n",
+        "cannot be made: AttributeError",
+    ),
+    (
+        EMPTY
+        + "    def get_query_tables(self):\n        return [QueryTable(name='a | take 1', statement=None)]\n",
+        "has a table for queries called 'a | take 1'",
     ),
     (EMPTY + "    Settings = 5\n", "cannot be made: AttributeError"),
     (EMPTY + "    def get_models(self):\n        return None\n", "cannot be made: TypeError"),

@@ -284,6 +284,12 @@ async def test_a_stranger_that_cannot_begin_serves_nothing(
     assert "canary" not in answer.text
 
 
+QUERIED = """def get_query_tables(self):
+        from attestation.extension import QueryTable
+        return [QueryTable(name="Things", statement=None)]
+"""
+
+
 @pytest.mark.threat("T215")
 @pytest.mark.parametrize(
     ("ours", "theirs", "why"),
@@ -308,6 +314,7 @@ async def test_a_stranger_that_cannot_begin_serves_nothing(
             "",
             "cannot be enabled with one: extension_two_things of one is called as those of two",
         ),
+        (QUERIED, QUERIED, "takes the table for queries Things, which one has"),
         ("variables = {'ITL_THING': 'x'}",) * 2 + ("takes the variable ITL_THING, which one has",),
     ],
 )

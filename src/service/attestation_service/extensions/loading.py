@@ -37,6 +37,7 @@ from attestation_service.extensions.tables import demand_tables
 from attestation_service.settings import PREFIX, Settings, SettingsInvalid
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+QUERY_NAME: Final = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
 
 
 def load(settings: Settings) -> Enabled:
@@ -128,6 +129,11 @@ def _make(name: str, kind: type[AttestationExtension], given: Mapping[str, str])
         demand_tables(name, made)
         for event in made.events:
             ExtensionEvent(event)
+        for asked in _asked(made):
+            if not QUERY_NAME.fullmatch(asked):
+                raise ExtensionInvalid(
+                    name, f"has a table for queries called {asked!r}; `Visits` would be a name"
+                )
     if said_name != name:
         raise ExtensionInvalid(name, f"calls itself {said_name!r}")
     if not all(about):
@@ -149,6 +155,7 @@ def _demand_free(extension: AttestationExtension, others: Iterable[AttestationEx
             ("the prefix", prefixes_of(extension), prefixes_of(other)),
             ("the command group", groups_of(extension), groups_of(other)),
             ("events called", first_words(extension), first_words(other)),
+            ("the table for queries", _asked(extension), _asked(other)),
         ):
             if both := sorted(one for one in ours if any(_meet(one, each) for each in theirs)):
                 raise ExtensionInvalid(extension.name, f"takes {what} {both[0]}, which {other.name} has")
@@ -163,6 +170,11 @@ def _demand_free(extension: AttestationExtension, others: Iterable[AttestationEx
 def _meet(one: str, other: str) -> bool:
     """Return True for the same names, and for paths one of which stands below the other: the first would answer."""
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _asked(extension: AttestationExtension) -> list[str]:
+    """Return what the query language calls what it may look up of *extension*."""
+    return [table.name for table in extension.get_query_tables()]
 
 
 def _tables(extension: AttestationExtension) -> list[str]:
