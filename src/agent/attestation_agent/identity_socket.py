@@ -13,8 +13,10 @@ import contextlib
 import json
 import os
 import pwd
+import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,6 +33,9 @@ from attestation_agent.identity import Token
 from attestation_agent.local_socket import clear_place, user_of
 
 REQUEST_SECONDS: Final = 5.0
+"""For a request, from the connection to its last byte."""
+TOLD_SECONDS: Final = 60.0
+"""So often the log is told that users were refused: anybody here may connect, as often as they like."""
 AT_ONCE: Final = 16
 ENDED: Final = frozenset({"locked", "revoked"})
 """What the state directory says of a machine that gets no token."""
@@ -112,6 +117,7 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self._users = {0, os.geteuid(), *users}
         self._path = path
         self._busy = threading.BoundedSemaphore(AT_ONCE)
+        self._refused, self._told_at = 0, -TOLD_SECONDS
         try:
             # Who swaps the socket gives out tokens of another machine.
             clear_place(path, directory_mode=0o755)
@@ -127,7 +133,7 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         if user in self._users and self._busy.acquire(blocking=False):
             return True
         if user not in self._users:
-            self.log.warning("identity.refused", user=user)
+            self._tell_refused(user)
         with contextlib.suppress(OSError):
             request.settimeout(1)
             request.sendall(
@@ -137,11 +143,23 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             )
         return False
 
+    def _tell_refused(self, user: int) -> None:
+        """Log that *user* was refused, and how many were since the last line."""
+        self._refused += 1
+        if (now := time.monotonic()) - self._told_at >= TOLD_SECONDS:
+            self.log.warning("identity.refused", user=user, times=self._refused)
+            self._refused, self._told_at = 0, now
+
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer one, in its thread."""
+        # The library's timeout is that of each read: a client that drips would keep its place.
+        deadline = threading.Timer(REQUEST_SECONDS, _hear_no_more, (request,))
+        deadline.daemon = True
+        deadline.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            deadline.cancel()
             self._busy.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -151,6 +169,12 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         """Stop listening."""
         self.server_close()
         self._path.unlink(missing_ok=True)
+
+
+def _hear_no_more(request: socket.socket) -> None:
+    # Its answer may still be on the way.
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RD)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -140,7 +141,8 @@ def test_only_those_may_ask_who_are_named(desk: Desk) -> None:
     desk.users = user_ids(["4711"])
     with serving(desk.endpoint()):
         assert as_user(4711) == "200"
-        assert as_user(4712) == "403"
+        # Anybody may try, as often as they like: that is one line.
+        assert [as_user(4712) for _ in range(20)] == ["403"] * 20
         assert desk.get()[0] == 200
     assert [members["user"] for name, members in desk.log.entries if name == "identity.refused"] == [4712]
     with pytest.raises(UsageError, match="no user nobody-like-this"):
@@ -169,4 +171,19 @@ def test_who_says_nothing_is_sent_away(desk: Desk, monkeypatch: pytest.MonkeyPat
         assert desk.get()[0] == 503
         assert silent.recv(1) == b""
         silent.close()
+        assert desk.get()[0] == 200
+
+
+@pytest.mark.threat("T253")
+def test_who_drips_is_sent_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is that of the whole request: else one listed user keeps the others out."""
+    monkeypatch.setattr(identity_socket, "REQUEST_SECONDS", 0.5)
+    with serving(desk.endpoint()), socket.socket(socket.AF_UNIX) as dripping:
+        dripping.connect(str(desk.path))
+        began = time.monotonic()
+        with contextlib.suppress(BrokenPipeError):
+            while time.monotonic() - began < 10:
+                dripping.sendall(b"G")
+                time.sleep(0.1)
+        assert time.monotonic() - began < 10
         assert desk.get()[0] == 200
