@@ -31,7 +31,7 @@ RETRY_SECONDS: Final = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86
 """Between one attempt and the next (Standard Webhooks); after the last the delivery is dead, its endpoint disabled."""
 SPARED: Final = timedelta(seconds=10)
 """So long nothing more is sent to an endpoint that did not answer: deliveries to others go on meanwhile."""
-SLOW: Final = timedelta(seconds=1)
+SLOW: Final = timedelta(seconds=2)
 """An endpoint that took longer is spared for as long as it took: it has half of a worker's time, and never all."""
 GONE: Final = 410
 _NAMESPACE: Final = uuid.UUID("6a1f0f6e-5d0b-4c57-9a70-6a8a7d8b7f10")
