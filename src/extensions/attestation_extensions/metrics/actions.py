@@ -23,7 +23,7 @@ _OURS: Final = """
     kms_hold kms_refused kms_release kms_retire kms_rewrap kms_rotate kms_seal kms_unhold kms_unseal
     secret_accessed secret_changed secret_created secret_deleted secret_granted secret_refused secret_revoked
     secret_rotated secrets_rewrapped
-    webhook_created webhook_deleted webhook_replayed webhook_secret_rotated webhook_updated
+    webhook_created webhook_deleted webhook_replayed webhook_secret_rotated webhook_tested webhook_updated
 """
 ACTIONS: Final = frozenset((_CORE + _OURS).split())
 EXTENSION: Final = "extension"
