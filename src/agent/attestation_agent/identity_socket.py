@@ -208,9 +208,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def address_string(self) -> str:
-        return "local"
-
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the library's name
         """No line for each request."""
 

@@ -301,10 +301,9 @@ class DiskKeys:
         """Return the machines that wait, who asked last first."""
         return [w for row in self._sql.rows(_ALL_WAITING) if (w := _waiting(row))]
 
-    def release(self, machine_id: str, *, uses: int, until: datetime, by: str) -> bool:
-        """Let a machine that waits have *uses* disk keys until *until*; return False where it does not wait."""
-        done = self._sql.run(_RELEASE, of_machine=machine_id, uses=uses, until=to_micros(until), by=by)
-        return done == 1
+    def release(self, machine_id: str, *, uses: int, until: datetime, by: str) -> None:
+        """Let a machine that waits have *uses* disk keys until *until*."""
+        self._sql.do(_RELEASE, of_machine=machine_id, uses=uses, until=to_micros(until), by=by)
 
     def use(self, machine_id: str, at: datetime) -> bool:
         """Use up one of what was released; of two at the same time, with one left, one gets False."""

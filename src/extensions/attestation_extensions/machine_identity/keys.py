@@ -137,7 +137,7 @@ class Keys:
             AttestationError: It can be neither made nor opened.
         """
         if not await self._store.read(lambda tx: tx.of(Records).all_keys()):
-            first = await asyncio.to_thread(self._make, 1)
+            first = await self.prepare(1)
 
             def add(tx: Any) -> None:
                 if not tx.of(Records).all_keys():

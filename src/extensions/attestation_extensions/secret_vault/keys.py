@@ -21,7 +21,6 @@ from attestation.extension import Context, Store, canonical_json
 from attestation.keys import KEK, KeyOptions, LocalKEK, open_keks
 from attestation_extensions.secret_vault.records import Secrets
 
-MARK_BYTES: Final = 48
 _KEY_BYTES: Final = 32
 _SALT_BYTES: Final = 16
 _SCRYPT_N: Final = 1 << 16

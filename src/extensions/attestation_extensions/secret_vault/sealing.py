@@ -24,7 +24,6 @@ VERSION: Final = b"\x01"
 KEY_ID_BYTES: Final = 8
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
-TAG_BYTES: Final = 16
 MAX_VALUE_BYTES: Final = 64 << 10
 _HEAD_BYTES: Final = len(VERSION) + KEY_ID_BYTES
 _CONTEXT: Final = "itl-secret-vault/1"

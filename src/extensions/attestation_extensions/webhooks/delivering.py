@@ -119,11 +119,7 @@ class Deliverer:
         webhook = await store.read(lambda tx: tx.of(Webhooks).get(delivery.webhook_id))
         # A test is sent to a disabled endpoint too: it is how an operator finds out what is wrong.
         if webhook is None or not (webhook.enabled or delivery.event_type == messages.TEST):
-            await self._told(
-                delivery,
-                Outcome(status=None, error="disabled", answer=b"", retry_after=None, milliseconds=0),
-                dead=True,
-            )
+            await self._told(delivery, _not_sent("disabled"), dead=True)
             return
         outcome = await self._attempt(webhook, delivery)
         await self._told(delivery, outcome, dead=outcome.status == GONE)
