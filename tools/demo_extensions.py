@@ -171,11 +171,18 @@ class Extras:
         blobs = {each.name: node.ask("Seal", each, secrets.token_bytes(32)) for each in (fresh, stale)}
         if not all(blobs.values()):
             raise Failed("a machine that has just attested had no disk key sealed")
-        self._out.fact(fresh.name, f"has its disk key sealed: {len(blobs[fresh.name] or b'')} bytes")
+        for each in (fresh, stale):
+            self._out.fact(
+                each.name, f"attests, and has its disk key sealed: {len(blobs[each.name] or b'')} bytes"
+            )
         time.sleep(FRESH_SECONDS)
         if node.ask("Unseal", stale, blobs[stale.name] or b"") is not None:
             raise Failed(f"{stale.name} got its disk key although it has not attested since")
-        self._out.fact(stale.name, f"last quoted {FRESH_SECONDS} s ago: no disk key is given", good=False)
+        self._out.fact(
+            stale.name,
+            f"last quoted {FRESH_SECONDS} s ago: no disk key is given, its disk stays closed",
+            good=False,
+        )
         self._attest()
         if node.ask("Unseal", fresh, blobs[fresh.name] or b"") is None:
             raise Failed(f"{fresh.name} did not get its disk key")
