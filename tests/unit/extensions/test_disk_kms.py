@@ -28,7 +28,7 @@ from attestation.store.sql import Executor
 from attestation_extensions import disk_kms
 from attestation_extensions.disk_kms import keeping, server
 from attestation_extensions.disk_kms.judging import canonical, network_of, peer_address
-from attestation_extensions.disk_kms.keeping import OF_UUID, TOLD_OF_ALL, Keeping, Refused
+from attestation_extensions.disk_kms.keeping import OF_ADDRESS, OF_UUID, TOLD_OF_ALL, Keeping, Refused
 from attestation_extensions.disk_kms.messages import MAX_BYTES, Request, encode_response, parse_request
 from attestation_extensions.disk_kms.sealing import BLOB_BYTES, readings_of
 from tests.fixtures import kms
@@ -456,7 +456,53 @@ async def test_who_opens_calls_and_sends_nothing_keeps_nobody_from_a_disk(
         assert e.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+@pytest.mark.anyio
+@pytest.mark.threat("T248")
+async def test_one_address_asks_so_often_whatever_uuids_it_says(site: Site) -> None:
+    """Who tries UUIDs is slowed down; a machine elsewhere is not."""
+    _, board = await site.machine()
+    for _ in range(OF_ADDRESS.requests):
+        with pytest.raises(Refused):
+            await site.unseal(str(uuid.uuid4()), bytes(69), ELSEWHERE)
+    with pytest.raises(RateLimited):
+        await site.unseal(str(uuid.uuid4()), bytes(69), ELSEWHERE)
+    assert await site.seal(board)
+
+
+@pytest.mark.anyio
+@pytest.mark.threat("T241")
+async def test_who_has_no_address_is_nobody(site: Site) -> None:
+    """Not even where the machine quoted over a Unix socket too: all who ask there would be it."""
+    node, board = await site.machine()
+    blob = await site.seal(board)
+
+    def quoted(tx: Any) -> None:
+        tx.machines.update(tx.machines.require(node.machine_id), last_result_from="unix")
+
+    site.service.store.write_sync(quoted)
+    with pytest.raises(Refused):
+        await site.unseal(board, blob, "unix")
+
+
 # What operators do
+
+
+@pytest.mark.anyio
+async def test_what_operators_do_is_audited(site: Site) -> None:
+    """Each act once, by its name, with the machine that it was about."""
+    node, *_ = await held(site)
+    machine, hold = f"/machines/{node.machine_id}", f"/holds/machine/{node.machine_id}"
+    (key,) = (await site.kms("GET", f"{machine}/keys"))["keys"]
+    await site.kms("POST", f"{machine}/release", {})
+    await site.kms("POST", f"{hold}/end")
+    await site.kms("POST", f"{machine}/rotate")
+    await site.kms("POST", f"{machine}/keys/{key['key_id']}/retire")
+    await site.kms("POST", "/rewrap")
+    told = [each for each in await site.service.audit() if each["action"].startswith("kms_")]
+    acts = ["hold", "release", "unhold", "rotate", "retire", "rewrap"]
+    done = [each for each in reversed(told) if each["action"].removeprefix("kms_") in acts]
+    assert [each["action"] for each in done] == [f"kms_{each}" for each in acts]
+    assert {each["machine_id"] for each in done[:-1]} == {node.machine_id}
 
 
 async def held(site: Site, **granted: str) -> tuple[SoftwareNode, str, bytes]:
@@ -555,6 +601,19 @@ async def test_two_release_where_the_role_asks_for_two(begin: Callable[..., Any]
             await site.unseal(board, blob)
         assert (await committee.ask("two", "POST", path, body)).status_code == 200
         assert await site.unseal(board, blob) == DISK_KEY
+    # They agree to one address: what one of them saw before it changed is no vote for the other.
+    await committee.ask("one", "POST", "/kms/holds", hold)
+    path = f"/kms/machines/{node.machine_id}/release"
+    transport = cast("Any", site.service.http)._transport
+    for name, address in (("one", HERE), ("two", ELSEWHERE)):
+        transport.client = (address, 4711)
+        await site.service.attest(node)
+        assert await site.refused(board, blob, address) == "held"
+        transport.client = (HERE, 4711)
+        assert (await committee.ask(name, "POST", path, {})).status_code == 202
+    await site.service.attest(node)
+    for name in ("one", "two"):
+        await committee.ask(name, "POST", f"/kms/holds/machine/{node.machine_id}/end")
     # A cluster may have machines of any role.
     cluster = (await site.service.detail(node))["cluster_id"]
     await committee.ask("one", "POST", "/kms/holds", {"scope": "cluster", "subject": cluster})

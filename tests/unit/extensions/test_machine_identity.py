@@ -19,6 +19,7 @@ from joserfc.jwk import ECKey, KeySet
 from structlog.testing import capture_logs
 
 from attestation.keys import KeyOptions, create_key
+from attestation.machines import NodeEvent
 from attestation.tpm import parse_public
 from attestation_extensions.machine_identity import keys, records
 from attestation_extensions.machine_identity.records import Records, StoredKey
@@ -120,6 +121,9 @@ async def test_an_attested_machine_has_a_token_that_others_verify(
     assert claims["iat"] == claims["nbf"] == claims["attested_at"] == int(at.timestamp())
     assert claims["exp"] - claims["iat"] == 600
     assert (claims["cluster"], claims["role"], claims["hostname"]) == ("default", "worker-app", "w-1")
+    assert claims["assurance"] == (await service.detail(node))["assurance"]
+    document = (await service.get(f"{BASE}/.well-known/openid-configuration")).json()
+    assert set(document["claims_supported"]) == claims.keys()
     assert claims["trust_vector"]["instance-identity"] == 2
     assert await active(service, claims)
     (entry,) = await service.audit(action="identity_token")
@@ -295,6 +299,59 @@ async def test_a_token_counts_while_the_machine_is_what_it_says(service: Service
 
     service.store.write_sync(change)
     assert not await active(service, claims)
+    await service.attest(node)
+    assert await active(service, claims)
+
+    def move(tx: Any) -> None:
+        tx.machines.update(tx.machines.require(node.machine_id), cluster_id="other")
+
+    service.store.write_sync(move)
+    assert not await active(service, claims)
+
+
+@pytest.mark.threat("T251")
+async def test_a_lock_that_is_over_ended_them_too(service: Service, node: SoftwareNode) -> None:
+    """Also where its event comes when the machine was unlocked and proved itself since."""
+    claims = await verified(service, await given(service, node))
+    service.clock.advance(1)
+    await service.act(node, "lock", {"reason": "x"})
+    service.clock.advance(1)
+    await service.act(node, "unlock", {"reason": "x"})
+    await service.attest(node)
+    await service.attest(node)
+    assert (await service.detail(node))["status"] == "attested"
+    fresh = await verified(service, await given(service, node))
+    await told(service)
+    assert not await active(service, claims)
+    assert await active(service, fresh)
+
+
+@pytest.mark.threat("T251")
+@pytest.mark.parametrize(
+    "event",
+    [
+        NodeEvent.LOCKED,
+        NodeEvent.REJECTED,
+        NodeEvent.DECOMMISSIONED,
+        NodeEvent.WIPED,
+        NodeEvent.ROLE_CHANGED,
+        NodeEvent.ATTESTATION_FAILED,
+    ],
+)
+async def test_each_of_these_ends_the_tokens_of_a_machine(
+    service: Service, node: SoftwareNode, event: NodeEvent
+) -> None:
+    """Those before it, and not those of another machine."""
+    other = SoftwareNode()
+    await service.admitted(other, hostname="w-2")
+    claims = await verified(service, await given(service, node))
+    await given(service, other)
+    service.clock.advance(1)
+    at = service.clock.now()
+    await service.store.write(lambda tx: tx.outbox.add(event, node.machine_id, {}, at))
+    await told(service)
+    listed = (await service.get(f"{BASE}/revoked")).json()["revoked"]
+    assert [each["jti"] for each in listed] == [claims["jti"]]
 
 
 @pytest.mark.threat("T255")

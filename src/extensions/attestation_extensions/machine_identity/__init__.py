@@ -348,7 +348,6 @@ def _looked_up(tx: Tx, jti: str, at: datetime) -> tuple[Issued | None, bool]:
         and machine.trust(at) is Trust.VERIFIED
         and machine.role == issued.role
         and machine.cluster_id == issued.cluster_id
-        and (machine.locked_at is None or machine.locked_at < issued.issued_at)
     )
 
 
