@@ -81,14 +81,19 @@ def write_new_extension(name: str, folder: Path | None) -> None:
     """Write an extension of the service called NAME: a package that works, with its tests.
 
     It has settings, a table, routes for operators and for machines, a handler of an event, a table for queries, and a
-    group of commands; its tests are the suite that every extension passes. NAME has small letters, digits and _.
+    group of commands; its tests are the suite that every extension passes. NAME has small letters, digits and _, and is
+    no word of the service: no distribution, path, event or command of its own.
 
     \b
     Examples:
       attestation dev new-extension visits
       attestation dev new-extension visits --to ./src/visits
     """  # noqa: D301 -- as above
-    folder = folder or Path(f"attestation-{name.replace('_', '-')}")
+    dashed = name.replace("_", "-")
+    root = click.get_current_context().find_root()
+    if isinstance(root.command, click.Group) and dashed in root.command.list_commands(root):
+        raise RequestInvalid(f"attestation {dashed} is a command already")
+    folder = folder or Path(f"attestation-{dashed}")
     for path in new_extension.write(name, folder):
         click.echo(path)
     click.echo(f"next: pip install {folder}, then ITL_EXTENSIONS={name} attestation-service --check")

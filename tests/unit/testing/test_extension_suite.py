@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.errors import RequestInvalid
+from attestation_cli.main import cli
 from attestation_testing.extension_suite import Answer, ExtensionSuite, RunningService
-from attestation_testing.new_extension import rendered, write
+from attestation_testing.new_extension import OURS, rendered, write
 from tests.fixtures.extension import install, site
 
 __all__ = ["site"]
@@ -258,6 +260,30 @@ def test_names_that_no_extension_has(name: str, tmp_path: Path) -> None:
     with pytest.raises(RequestInvalid):
         write(name, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("service", "attestation-service is a distribution of ours"),
+        ("machines", "/api/v1/machines is of the service"),
+        ("node", "events called node. are of the service"),
+        ("machine", "attestation machine is a command already"),
+        ("secret", "attestation secret is a command already"),
+    ],
+)
+def test_names_that_are_the_service_s(name: str, why: str, tmp_path: Path) -> None:
+    """What it writes would be skipped, or take the place of what is installed: nothing is written."""
+    ended = CliRunner().invoke(cli, ["dev", "new-extension", name, "--to", str(tmp_path / "new")])
+    assert ended.exit_code != 0
+    assert why in " ".join(ended.output.split())
+    assert not (tmp_path / "new").exists()
+
+
+def test_each_distribution_of_ours_is_named() -> None:
+    """None can be taken."""
+    made = (Path(__file__).parents[3] / "src").glob("*/attestation_*/__init__.py")
+    assert {each.parent.name.removeprefix("attestation_") for each in made} == OURS
 
 
 @given(st.text(max_size=30) | st.from_regex("[a-z0-9_]{1,30}", fullmatch=True))

@@ -14,13 +14,41 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
+from attestation.api import operations
+from attestation.api.operation import Operation
 from attestation.errors import RequestInvalid
+from attestation.machines import ExtensionEvent
 
 NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 MOST: Final = 24
 """Letters of a name: tables are called `extension_<name>_…`, and PostgreSQL cuts names after 63."""
+OURS: Final = frozenset(("agent", "cli", "extensions", "operator", "service", "testing"))
+"""Each is a distribution of ours with `attestation-` before it: one of its name would take its place."""
 _ENDING: Final = ".txt"
 """Ends the name of each template: none of them is code before it has a name."""
+
+
+def demand_free(name: str) -> None:
+    """Refuse a *name* that the service would skip, or that would take the place of what is installed.
+
+    Raises:
+        RequestInvalid: It is the service's.
+    """
+    if name in OURS:
+        raise RequestInvalid(f"attestation-{name} is a distribution of ours")
+    if name in _first_words():
+        raise RequestInvalid(f"/api/v1/{name} is of the service")
+    try:
+        ExtensionEvent(f"{name}.cleared")
+    except ValueError:
+        raise RequestInvalid(f"events called {name}. are of the service") from None
+
+
+def _first_words() -> frozenset[str]:
+    """Return the first words of the paths of the service."""
+    declared = (vars(kind).values() for kind in vars(operations).values() if isinstance(kind, type))
+    paths = (each.path for members in declared for each in members if isinstance(each, Operation))
+    return frozenset(path.strip("/").split("/")[0] for path in paths)
 
 
 def rendered(name: str) -> Mapping[str, str]:
@@ -31,6 +59,7 @@ def rendered(name: str) -> Mapping[str, str]:
     """
     if len(name) > MOST or not NAME.fullmatch(name):
         raise RequestInvalid(f"{name!r}: at most {MOST} small letters, digits and _, the first a letter")
+    demand_free(name)
     words = {
         "name": name,
         "package": f"attestation_{name}",
