@@ -10,6 +10,7 @@ from typing import Final
 
 from attestation.client.text import clean
 from attestation.errors import RequestInvalid
+from attestation_cli.audit_proof import put
 
 LATEST: Final = "latest"
 GIT_SECONDS: Final = 120
@@ -24,7 +25,12 @@ def folder_of(tree: Path, origin: str) -> Path:
     """
     if git(tree, "rev-parse", "--is-inside-work-tree") != "true":
         raise RequestInvalid(f"{tree}: not a Git work tree")
-    return tree / "checkpoints" / (_UNSAFE.sub("-", origin).strip(".-") or "log")
+    return tree / "checkpoints" / name_of(origin)
+
+
+def name_of(origin: str) -> str:
+    """Return what the directory of the log *origin* is called."""
+    return _UNSAFE.sub("-", origin).strip(".-") or "log"
 
 
 def is_published(tree: Path, folder: Path, *, size: int) -> bool:
@@ -48,11 +54,7 @@ def publish(tree: Path, folder: Path, note: bytes, *, size: int, origin: str) ->
             raise RequestInvalid(f"{folder}: a link leads out of the work tree")
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
-            beside = path.with_name(f".{path.name}.new")
-            beside.unlink(missing_ok=True)
-            with beside.open("xb") as file:
-                file.write(note)
-            beside.replace(path)
+            put(path, note)
     except OSError as e:
         raise RequestInvalid(f"{folder}: {e.strerror}") from e
     names = [str(path.relative_to(tree)) for path in paths]

@@ -130,6 +130,19 @@ def keep(path: Path, note: bytes) -> None:
         raise RequestInvalid(f"{path} cannot be written: {e.strerror}") from e
 
 
+def put(path: Path, data: bytes) -> None:
+    """Write *data* into *path* at once; a link of that name is replaced and not followed.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.new")
+    beside.unlink(missing_ok=True)
+    with beside.open("xb") as file:
+        file.write(data)
+    beside.replace(path)
+
+
 def _verified(signed: UnverifiedCheckpoint, pinned: Pinned, quorum: int) -> SignedCheckpoint:
     return checkpoint.verify(signed, log_keys=pinned.log_keys, witnesses=pinned.witnesses, quorum=quorum)
 

@@ -213,6 +213,7 @@ class Use(StrEnum):
     PIN = "refused-pin"
     AUDIT_HASH = "audit-hash"
     AUDIT_NOTE = "audit-note"
+    PUBLICATION_LOG = "publication-log"
     TLS_SUITE = "tls-suite"
     TLS_GROUP = "tls-group"
     TLS_CERTIFICATE = "tls-certificate"
@@ -647,6 +648,19 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                         "ed25519",
                         "ml-dsa-44",
                         "sha256",
+                    ),
+                ),
+            ),
+            Entry(
+                use=Use.PUBLICATION_LOG,
+                title="checkpoints in a Rekor log, for auditors who publish them",
+                algorithms=("ecdsa-p256", "ed25519", "sha256"),
+                chooser=Chooser.PROTOCOL,
+                parameters="Rekor API v1: its signatures are of P-256, the statement's is the log's own of Ed25519",
+                exemptions=(
+                    _exempt(
+                        "Rekor knows no other; it is evidence beside that of witnesses",
+                        *("ecdsa-p256", "ed25519", "sha256"),
                     ),
                 ),
             ),

@@ -22,6 +22,7 @@ from attestation_cli.session import Session
 from attestation_cli.witness import Server, Witness, make
 from tests.fixtures.in_process import InProcess, InProcessService, in_process_service
 from tests.fixtures.over_httpx import OverHTTPX
+from tests.fixtures.rekor import rekor
 
 NAME = "witness.example/anna"
 
@@ -160,6 +161,36 @@ def test_tampering_is_named(auditor: Auditor) -> None:
         assert (done.exit_code, found["valid"], found["code"]) == (1, False, "log-broken"), name
         assert found["first_invalid_id"] == entry, found
         assert f"{entry}" in auditor.run("audit", "verify", f"@{name}", *LOG, offline=True).stdout
+
+
+def test_checkpoints_are_published_in_a_rekor_log(auditor: Auditor) -> None:
+    """A log that verifies as Rekor does takes what the service signed; once, and never of a log that was rewritten."""
+    with rekor() as log:
+        (auditor.directory / "rekor.pem").write_bytes(log.pem)
+        where = ("--rekor", log.url, "--rekor-key", "@rekor.pem", "--keep", "@kept")
+        publish = ("-o", "json", "audit", "publish", *where, *LOG)
+        auditor.act(1)
+        first = json.loads(auditor.ok(*publish))
+        assert (first["published"], first["index"]) == (True, 1002)
+        assert "published before" in auditor.ok("audit", "publish", *where, *LOG)
+        auditor.act(1)
+        second = json.loads(auditor.ok(*publish))
+        assert (second["published"], second["size"] > first["size"]) == (True, True)
+        (latest,) = (auditor.directory / "kept").glob("*/latest")
+        lines = latest.read_text().split("\n")
+        lines[2] = b64encode(bytes(32))
+        latest.write_text("\n".join(lines))
+        auditor.act(1)
+        assert auditor.run(*publish).exit_code != 0
+        assert len(log.entries) == 4
+    for wrong in (
+        ("audit", "publish", *LOG),
+        ("audit", "publish", *LOG, "--git", "@kept", *where),
+        ("audit", "publish", *LOG, *where, "--push"),
+        ("audit", "publish", *LOG, *where[:4]),
+        ("audit", "publish", *LOG, "--git", "@kept", *where[4:]),
+    ):
+        assert auditor.run(*wrong, offline=True).exit_code == 2
 
 
 def test_checkpoints_are_published_in_git(auditor: Auditor) -> None:

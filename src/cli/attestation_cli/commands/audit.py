@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -17,6 +17,9 @@ from attestation_cli.audit_screen import emit_checked, emit_verdict, signers_cel
 from attestation_cli.options import EXISTING_FILE, FILE_PATH, FOLDER_PATH, listing, printing
 from attestation_cli.render import Cell, cell
 from attestation_cli.session import Session
+
+if TYPE_CHECKING:
+    from attestation_cli.audit_proof import Head
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -370,13 +373,32 @@ def _verify_at_service(ctx: click.Context, session: Session) -> NoReturn:
 
 
 @group.command()
-@click.option("--git", "tree", type=FOLDER_PATH, required=True, help="The Git work tree that it goes into.")
+@click.option("--git", "tree", type=FOLDER_PATH, help="The Git work tree that it goes into.")
 @click.option("--push", is_flag=True, help="Push it, too.")
+@click.option("--rekor", metavar="URL", help="The Rekor log that it goes into, in place of --git.")
+@click.option(
+    "--rekor-key",
+    type=EXISTING_FILE,
+    help="File with the public key of that log, PEM, as its operator gave it.",
+)
+@click.option(
+    "--rekor-ca", type=EXISTING_FILE, help="PEM file with the only CAs that its address is believed by."
+)
+@click.option(
+    "--keep",
+    "kept",
+    type=FOLDER_PATH,
+    help="Directory where what is in that log is noted; needed with --rekor.",
+)
 @trust_options
 @printing
 def publish(
     session: Session,
-    tree: Path,
+    tree: Path | None,
+    rekor: str | None,
+    rekor_key: Path | None,
+    rekor_ca: Path | None,
+    kept: Path | None,
     vkeys: tuple[str, ...],
     vkeys_file: Path | None,
     witnesses: tuple[str, ...],
@@ -385,17 +407,29 @@ def publish(
     *,
     push: bool,
 ) -> None:
-    """Commit the newest checkpoint to a Git work tree, once it is proven that the log only grew.
+    """Put the newest checkpoint where the service cannot take it back, once it is proven that the log only grew.
 
-    It is written to checkpoints/ORIGIN/SIZE.checkpoint and checkpoints/ORIGIN/latest. The one that was the latest is
-    what the log must begin with: a service that rewrote it is refused, and nothing is committed.
+    In a Git work tree it is committed as checkpoints/ORIGIN/SIZE.checkpoint and checkpoints/ORIGIN/latest. A Rekor log
+    (API v1) gets its digest, the log's Ed25519 signature and key; what it answers must prove under --rekor-key that
+    the entry is in it, and is kept in the directory as ORIGIN/SIZE.rekor.json beside the checkpoint.
+
+    The one that was the latest is what the log must begin with: a service that rewrote it is refused, and nothing is
+    published. What was published before is not published again.
 
     \b
     Examples:
       attestation audit publish --git evidence --vkeys-file log.vkeys --push
+      attestation audit publish --rekor https://rekor.example --rekor-key rekor.pem \\
+        --keep evidence --vkeys-file log.vkeys
     """
     from attestation_cli import audit_file, audit_git, audit_proof
 
+    if (tree is None) == (rekor is None):
+        raise RequestInvalid("say where to: --git, or --rekor")
+    if rekor is None and (rekor_key or rekor_ca or kept):
+        raise RequestInvalid("--rekor-key, --rekor-ca and --keep are for --rekor")
+    if rekor is not None and (rekor_key is None or kept is None or push):
+        raise RequestInvalid("--rekor needs --rekor-key and --keep, and pushes nothing")
     pinned = audit_file.pinned(
         audit_file.read_vkeys(vkeys, vkeys_file), audit_file.read_vkeys(witnesses, witnesses_file), quorum
     )
@@ -405,11 +439,20 @@ def publish(
         note = client.audit_checkpoint()
         head = audit_proof.read_head(note, pinned)
         origin, size = head.checkpoint.origin, head.checkpoint.size
-        folder = audit_git.folder_of(tree, origin)
+        if tree is not None:
+            folder = audit_git.folder_of(tree, origin)
+        else:
+            assert kept is not None
+            folder = kept / audit_git.name_of(origin)
         before = folder / audit_git.LATEST
         old = audit_file.read_checkpoint(before) if before.exists() else None
         if old is not None:
             audit_proof.grew(client, old, head, pinned)
+    if rekor is not None:
+        assert rekor_key is not None
+        _publish_in_rekor(session, head, note, folder, rekor, rekor_key, rekor_ca)
+        return
+    assert tree is not None
     new = not audit_git.is_published(tree, folder, size=size)
     if new:
         audit_git.publish(tree, folder, note, size=size, origin=origin)
@@ -418,4 +461,18 @@ def publish(
     words = f"{size} entries of {clean(origin)}" + ("" if new else ": published before")
     session.emit_done(
         words + (", pushed" if push else ""), {"origin": origin, "size": size, "published": new}
+    )
+
+
+def _publish_in_rekor(
+    session: Session, head: Head, note: bytes, folder: Path, url: str, key_file: Path, ca_file: Path | None
+) -> None:
+    from attestation_cli import audit_rekor
+
+    with audit_rekor.Rekor(url, audit_rekor.read_key(key_file), ca_file=ca_file) as log:
+        found, new = audit_rekor.publish_once(log, folder, head, note)
+    origin, size = head.checkpoint.origin, head.checkpoint.size
+    session.emit_done(
+        f"{size} entries of {clean(origin)}: entry {found.index}" + ("" if new else ", published before"),
+        {"origin": origin, "size": size, "published": new, "uuid": found.uuid, "index": found.index},
     )
