@@ -133,6 +133,12 @@ def test_an_operator_has_a_receiver_told(operates: Operates, receiver: Receiver,
     headers, body = receiver.got.get(timeout=WAIT)
     for each in (secret, newer):
         Webhook(each).verify(body, headers)
+    # Another of the receiver's own, later, by standard input or a file.
+    assert mine not in json.dumps(operates("update", webhook_id, "--secret-file", str(tmp_path / "mine")))
+    operates("test", webhook_id)
+    headers, body = receiver.got.get(timeout=WAIT)
+    for each in (newer, mine):
+        Webhook(each).verify(body, headers)
     assert operates("update", webhook_id, "--disable", "-e", "*")["enabled"] is False
     operates("update", webhook_id, code=2)
     operates("delete", webhook_id, "--yes")

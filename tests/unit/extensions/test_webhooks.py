@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hmac
 import json
 import socket
 import sqlite3
@@ -25,7 +26,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from structlog.testing import capture_logs
 
-from attestation.extension import Tx
+from attestation.extension import NodeEvent, Tx
 from attestation.keys import create_kek
 from attestation_extensions import webhooks
 from attestation_extensions.metrics.counts import OBSERVED
@@ -182,7 +183,9 @@ async def test_a_receiver_verifies_what_it_gets(service: Service, receiver: Rece
             Webhook(secret).verify(body.replace(b"machine", b"mackine"), headers)
         assert headers["user-agent"] == "ITL-Attestation-Webhooks/1.0"
         assert headers["x-webhook-event"] == json.loads(body)["event_type"] == json.loads(body)["type"]
-        assert headers["x-webhook-signature"].startswith("sha256=")
+        # As the seed's receivers verify it: the HMAC of the body alone.
+        raw = base64.b64decode(secret.removeprefix("whsec_"))
+        assert headers["x-webhook-signature"] == f"sha256={hmac.new(raw, body, 'sha256').hexdigest()}"
     assert {json.loads(body)["type"] for _, body in receiver.got} == {"machine.registered", "machine.pending"}
     shown = (await service.operator("GET", f"{BASE}/{webhook_id}")).json()
     assert (shown["trigger_count"], shown["failure_count"]) == (2, 0)
@@ -274,6 +277,23 @@ async def test_while_a_secret_is_exchanged_both_verify(service: Service, receive
     assert (_signed(before, headers, body), _signed(after, headers, body)) == (False, True)
 
 
+@pytest.mark.threat("T231")
+async def test_a_receiver_may_bring_another_secret_later(service: Service, receiver: Receiver) -> None:
+    """It takes the place of the one before, which signs for a day yet; what is none changes nothing."""
+    webhook_id, before = await made(service, receiver.url)
+    mine = f"whsec_{base64.b64encode(b'm' * 24).decode()}"
+    refused = await service.operator("PUT", f"{BASE}/{webhook_id}", {"secret": mine[:-4], "enabled": False})
+    assert (refused.status_code, mine[:-4] in refused.text) == (422, False)
+    changed = await service.operator("PUT", f"{BASE}/{webhook_id}", {"secret": mine})
+    assert (changed.status_code, mine in changed.text, changed.json()["enabled"]) == (200, False, True)
+    await service.operator("POST", f"{BASE}/{webhook_id}/test")
+    await until(service, webhook_id, "delivered")
+    headers, body = receiver.got[-1]
+    assert all(_signed(each, headers, body) for each in (mine, before))
+    acts = [each["action"] for each in await service.audit()]
+    assert (acts.count("webhook_secret_rotated"), acts.count("webhook_updated")) == (1, 0)
+
+
 def _signed(secret: str, headers: dict[str, str], body: bytes) -> bool:
     """Judge a signature as the library does, whatever time it is there."""
     library = Webhook(secret)
@@ -312,6 +332,7 @@ async def test_after_the_last_attempt_the_endpoint_is_disabled(service: Service,
     """With an event that others can be told of; what was given up is listed, and goes out when it is asked for."""
     receiver.status = 500
     webhook_id, _ = await made(service, receiver.url, "machine.approved")
+    watching, _ = await made(service, receiver.url, "webhook.disabled")
     await service.admitted(SoftwareNode())
     await told(service)
     for attempt in range(1, len(delivering.RETRY_SECONDS) + 1):
@@ -321,6 +342,14 @@ async def test_after_the_last_attempt_the_endpoint_is_disabled(service: Service,
     shown = (await service.operator("GET", f"{BASE}/{webhook_id}")).json()
     assert (shown["enabled"], shown["disabled_why"]) == (False, "its deliveries failed for days")
     receiver.status = 200
+    await told(service)
+    await until(service, watching, "delivered")
+    headers, body = receiver.got.pop()
+    assert headers["x-webhook-event"] == "webhook.disabled"
+    assert json.loads(body)["data"]["meta"] == {
+        "webhook_id": webhook_id,
+        "why": "its deliveries failed for days",
+    }
     await service.operator("PUT", f"{BASE}/{webhook_id}", {"enabled": True})
     assert (await service.operator("POST", f"{BASE}/{webhook_id}/replay")).json() == {"deliveries": 1}
     await until(service, webhook_id, "delivered")
@@ -636,6 +665,51 @@ def test_bodies_are_thin() -> None:
     """What is too long says so; 20 KiB is the most."""
     body = messages.body_of("x", timestamp="t", machine_id=None, data={"meta": "y" * 30_000})
     assert json.loads(body)["data"] == {"truncated": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *((b"0", 0), (b"120", 120), (b"999999999", 86_400), (b"", None), (b"-1", None), (b"1.5", None)),
+        *((b"soon", None), (b"\xb2", None), (b"9" * 100, None)),
+        (b"Fri, 31 Dec 1999 23:59:59 GMT", 0),
+        (b"Fri, 31 Dec 2199 23:59:59 GMT", 86_400),
+    ],
+)
+def test_a_pause_is_read_as_a_number_or_a_date(text: bytes, seconds: int | None) -> None:
+    """`Retry-After` of RFC 9110 §10.2.3, a day at most; what is none asks for nothing."""
+    assert sending._seconds(text) == seconds
+
+
+async def test_receivers_are_told_of_what_is_promised(service: Service, receiver: Receiver) -> None:
+    """Of each state that a machine comes to, by its name and once."""
+    await made(service, receiver.url)
+    node, other = SoftwareNode(), SoftwareNode(rsa_ek=True)
+    await service.admitted(node)
+    for act in ("lock", "unlock", "revoke"):
+        await service.act(node, act, {"reason": "x"})
+    await service.introduce(other)
+
+    def others(tx: Tx) -> None:  # what other units of the service write, as they write it
+        for event in (NodeEvent.WIPED, NodeEvent.ATTESTATION_FAILED, NodeEvent.APPROVAL_VOTE):
+            tx.outbox.add(event, node.machine_id, {"node": {}, "meta": {}}, service.clock.now())
+
+    service.store.write_sync(others)
+    wanted = {
+        *("machine.registered", "machine.pending", "machine.approved", "machine.attested", "machine.locked"),
+        *("machine.unlocked", "machine.revoked", "machine.wiped", "attestation.failed", "approval.vote"),
+    }
+    got: list[str] = []
+    for _ in range(200):
+        await told(service)  # another worker may be about an event: its machine's next ones wait
+        got = [json.loads(body)["type"] for _, body in receiver.got]
+        if wanted <= set(got):
+            break
+        service.clock.advance(1)  # an attempt that took long puts off the others
+        await asyncio.sleep(0.05)
+    assert wanted <= set(got), got
+    assert {"secret.created", "secret.accessed", "audit.checkpoint", "webhook.test"} <= set(messages.NAMES)
+    assert got.count("machine.unlocked") == 1
 
 
 def test_every_event_has_one_name() -> None:

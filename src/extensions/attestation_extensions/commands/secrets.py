@@ -221,12 +221,13 @@ def list_(session: Session, machine: str) -> None:
 
 
 @secret.command("get")
-@click.argument("secret_")
+@click.argument("secret_", metavar="SECRET")
+@click.argument("name", required=False)
 @printing
-def get(session: Session, secret_: str) -> None:
-    """Show a secret, without its value."""
+def get(session: Session, secret_: str, name: str | None) -> None:
+    """Show a secret, without its value: MACHINE NAME says the same as MACHINE/NAME."""
     with session.client() as client:
-        _show(session, _own(session, client, secret_))
+        _show(session, _own(session, client, secret_ if name is None else f"{secret_}/{name}"))
 
 
 @secret.command("rewrap")

@@ -42,6 +42,9 @@ def group() -> None:
     """
 
 
+_secret_file = click.option(
+    "--secret-file", type=FILE_PATH, help="File with the receiver's secret, whsec_…; - is standard input."
+)
 _yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
@@ -97,9 +100,7 @@ for _name in ("add", "create"):
     _command = click.option(
         "-e", "--events", multiple=True, required=True, metavar="NAME", help="What it is told of; * for all."
     )(printing(_add))
-    _command = click.option(
-        "--secret-file", type=FILE_PATH, help="File with the receiver's secret, whsec_…; - is standard input."
-    )(_command)
+    _command = _secret_file(_command)
     group.command(_name, hidden=_name == "create")(
         click.option("-u", "--url", required=True, help="Where it is: https.")(_command)
     )
@@ -160,20 +161,28 @@ def get(session: Session, webhook: str) -> None:
 @click.option(
     "-e", "--events", multiple=True, metavar="NAME", help="What it is told of, in place of what it was."
 )
+@_secret_file
 @click.option("--enable/--disable", "enabled", default=None, help="Whether it is told anything.")
 @printing
 def update(
-    session: Session, webhook: str, url: str | None, events: tuple[str, ...], *, enabled: bool | None
+    session: Session,
+    webhook: str,
+    url: str | None,
+    events: tuple[str, ...],
+    secret_file: Path | None,
+    *,
+    enabled: bool | None,
 ) -> None:
-    """Change where an endpoint is, what it is told of, or whether."""
+    """Change where an endpoint is, what it is told of, or whether, or its secret; the former signs for a day yet."""
     from attestation_extensions.commands.webhooks_api import Webhooks
     from attestation_extensions.webhooks import wire
 
     named = [each.strip() for given in events for each in given.split(",")] or None
-    members = {"url": url, "events": named, "enabled": enabled}
+    secret = None if secret_file is None else _read(secret_file)
+    members = {"url": url, "events": named, "enabled": enabled, "secret": secret}
     given = {name: value for name, value in members.items() if value is not None}
     if not given:
-        raise RequestInvalid("say what is to change: --url, --events, --enable or --disable")
+        raise RequestInvalid("say what is to change: --url, --events, --secret-file, --enable or --disable")
     request = checked(lambda: wire.UpdateWebhook.model_validate(given))
     with session.client() as client:
         _show(session, client.ask(Webhooks.update, webhook, request))

@@ -90,7 +90,7 @@ class Desk:
         return _response(await self._extension.context.store.read(lambda tx: _of(tx, webhook_id)))
 
     async def update(self, webhook_id: str, request: wire.UpdateWebhook, who: Caller) -> wire.WebhookResponse:
-        """Change where an endpoint is, what it is told of, or whether."""
+        """Change where an endpoint is, what it is told of, or whether, or its secret."""
         if request.url is not None:
             self._demand_url(request.url)
         changes: dict[str, object] = {}
@@ -104,12 +104,20 @@ class Desk:
                 "disabled_why": None if request.enabled else f"by {who.cn}",
             }
         at = self._now()
+        wrapped: bytes | None = None
+        if request.secret is not None:
+            wrapped = await self._wrapped(webhook_id, signing.read_secret(request.secret.get_secret_value()))
 
         def work(tx: Tx) -> Webhook:
             changed = replace(_of(tx, webhook_id), **changes)  # type: ignore[arg-type]  # of the members that are named
+            if wrapped is not None:
+                changed = self._rotated(changed, wrapped, at)
             tx.of(Webhooks).change(changed)
             told = f"{_detail(changed)}: {', '.join(sorted(changes)) or 'nothing'}"
-            tx.audit.append(who.event("webhook_updated", detail=told), at)
+            if wrapped is None or changes:
+                tx.audit.append(who.event("webhook_updated", detail=told), at)
+            if wrapped is not None:
+                tx.audit.append(who.event("webhook_secret_rotated", detail=_detail(changed)), at)
             return changed
 
         return _response(await self._extension.context.store.write(work))
@@ -127,19 +135,11 @@ class Desk:
 
     async def rotate(self, webhook_id: str, who: Caller) -> wire.WebhookSecret:
         """Exchange the secret: for a day both sign, so that the receiver can change over."""
-        at, secret, kek = self._now(), signing.new_secret(), self._extension.kek
-        wrapped = await asyncio.to_thread(kek.wrap, secret, aad_of(webhook_id))
+        at, secret = self._now(), signing.new_secret()
+        wrapped = await self._wrapped(webhook_id, secret)
 
         def work(tx: Tx) -> Webhook:
-            before = _of(tx, webhook_id)
-            after = replace(
-                before,
-                kek_id=kek.key_id,
-                secret=wrapped,
-                previous_kek_id=before.kek_id,
-                previous_secret=before.secret,
-                previous_until=at + OVERLAP,
-            )
+            after = self._rotated(_of(tx, webhook_id), wrapped, at)
             tx.of(Webhooks).change(after)
             tx.audit.append(who.event("webhook_secret_rotated", detail=_detail(after)), at)
             return after
@@ -214,6 +214,20 @@ class Desk:
             return count
 
         return wire.Queued(deliveries=await self._extension.context.store.write(work))
+
+    async def _wrapped(self, webhook_id: str, secret: bytes) -> bytes:
+        return await asyncio.to_thread(self._extension.kek.wrap, secret, aad_of(webhook_id))
+
+    def _rotated(self, before: Webhook, wrapped: bytes, at: datetime) -> Webhook:
+        """Return *before* with another secret; the one that it had signs beside it for a day."""
+        return replace(
+            before,
+            kek_id=self._extension.kek.key_id,
+            secret=wrapped,
+            previous_kek_id=before.kek_id,
+            previous_secret=before.secret,
+            previous_until=at + OVERLAP,
+        )
 
     def _now(self) -> datetime:
         return self._extension.context.clock.now()

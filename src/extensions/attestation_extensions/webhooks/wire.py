@@ -15,13 +15,9 @@ from attestation_extensions.webhooks.records import State
 MOST_EVENTS: Final = len(NAMES)
 
 
-class CreateWebhook(Wire):
-    """An endpoint, and what it is told of."""
-
-    url: str = Field(min_length=1, max_length=MAX_URL, description="https")
-    events: Annotated[list[str], Field(min_length=1, max_length=MOST_EVENTS, description="Names, or `*`")]
+class _Keyed(Wire):
     secret: SecretStr | None = Field(
-        default=None, description="`whsec_` and base64 of 24 to 64 bytes; made by the service without"
+        default=None, description="The receiver's own: `whsec_` and base64 of 24 to 64 bytes"
     )
 
     @field_serializer("secret", when_used="unless-none")
@@ -29,8 +25,15 @@ class CreateWebhook(Wire):
         return secret.get_secret_value()
 
 
-class UpdateWebhook(Wire):
-    """What changes; what is left out stays."""
+class CreateWebhook(_Keyed):
+    """An endpoint, and what it is told of; without a secret the service makes one."""
+
+    url: str = Field(min_length=1, max_length=MAX_URL, description="https")
+    events: Annotated[list[str], Field(min_length=1, max_length=MOST_EVENTS, description="Names, or `*`")]
+
+
+class UpdateWebhook(_Keyed):
+    """What changes; what is left out stays. A secret takes the place of the one before, which signs for a day yet."""
 
     url: str | None = Field(default=None, min_length=1, max_length=MAX_URL)
     events: Annotated[list[str], Field(min_length=1, max_length=MOST_EVENTS)] | None = None
