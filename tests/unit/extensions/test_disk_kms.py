@@ -484,6 +484,29 @@ async def test_who_has_no_address_is_nobody(site: Site) -> None:
         await site.unseal(board, blob, "unix")
 
 
+@pytest.mark.anyio
+@pytest.mark.threat("T248")
+async def test_who_connects_and_says_nothing_leaves_files_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker has so many connections of nodes; who comes beyond them is sent away before it costs more."""
+    most = ("grpc.max_allowed_incoming_connections", server.CONNECTIONS)
+    options = tuple((name, 4) if (name, value) == most else (name, value) for name, value in server.OPTIONS)
+    monkeypatch.setattr(server, "OPTIONS", options)
+    host, port = "127.0.0.1", free_port()
+    serving = await server.serve(cast("Any", SimpleNamespace(seal=None, unseal=None)), f"{host}:{port}", None)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(serving.stop, 0)
+        sent_away = 0
+        for _ in range(10):
+            reader, writer = await asyncio.open_connection(host, port)
+            stack.callback(writer.close)
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                async with asyncio.timeout(0.3):
+                    while await reader.read(1024):  # its settings, where it is taken
+                        pass
+                sent_away += 1
+        assert sent_away == 6
+
+
 # What operators do
 
 

@@ -32,6 +32,7 @@ AT_ONCE: Final = 64
 """Calls that are answered; those whose message has not come keep none of these places."""
 OPEN: Final = 1024
 """Calls that are open, answered or not: a bound of memory."""
+CONNECTIONS: Final = 256
 OPTIONS: Final = (
     ("grpc.so_reuseport", 1),
     ("grpc.max_receive_message_length", MAX_BYTES),
@@ -45,7 +46,9 @@ OPTIONS: Final = (
     ("grpc.max_connection_age_grace_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 60_000),
     ("grpc.http2.max_ping_strikes", 2),
-    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    # Of this worker: who connects to us and says nothing must leave files to what else it serves.
+    ("grpc.max_allowed_incoming_connections", CONNECTIONS),
     ("grpc.default_compression_algorithm", 0),
 )
 """Every worker listens at the same address, and the system deals connections out."""
