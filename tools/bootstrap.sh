@@ -3,7 +3,7 @@
 # Sourced by ./dev, which sets `root` (the project), `tools` (.tools/) and `venv` (.venv/).
 # shellcheck disable=SC2154
 
-members=(sdk agent service cli extensions operator testing)
+members=(sdk agent service cli extensions operator web testing)
 
 say() { if [ -t 2 ]; then printf '\033[2m· %s\033[0m\n' "$*" >&2; else printf '· %s\n' "$*" >&2; fi; }
 die() {

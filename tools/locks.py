@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "deploy/locks"
-INSTALLABLES = ("service", "agent", "cli", "extensions", "operator")
+INSTALLABLES = ("service", "agent", "cli", "extensions", "operator", "web")
 BUILD = "build"
 """What makes wheels of all members: their build systems, so that not even those come without a hash."""
 

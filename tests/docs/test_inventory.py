@@ -21,6 +21,8 @@ from attestation_operator.settings import PREFIX
 from attestation_operator.settings import Settings as OperatorSettings
 from attestation_service.app import create_app
 from attestation_service.settings import Settings
+from attestation_web.settings import PREFIX as WEB_PREFIX
+from attestation_web.settings import Settings as WebSettings
 from tests.docs.pages import PAGES, ROOT, shell_lines, text
 
 EVERYTHING = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
@@ -57,6 +59,7 @@ def test_no_setting_is_invented() -> None:
     )
     settings = {f"ITL_{name.upper()}" for name in Settings.model_fields}
     settings |= {f"{PREFIX}{name.upper()}" for name in OperatorSettings.model_fields}
+    settings |= {f"{WEB_PREFIX}{name.upper()}" for name in WebSettings.model_fields}
     for point in entry_points(group=GROUP):
         settings |= {
             f"ITL_EXT_{point.name.upper()}_{field.upper()}" for field in point.load().Settings.model_fields

@@ -34,8 +34,8 @@ def _said(source: Path) -> Iterator[str]:
 
 def test_no_program_sends_anybody_to_a_page_that_they_do_not_have() -> None:
     """Who installed a wheel has no `docs/`: a message names the command or the setting that helps."""
-    # What the zoo writes, and what the wheels of the service and of the controllers bring.
-    ours = {"README.md", "operate/settings.md", "kubernetes/controllers.md"}
+    # What the zoo writes, and what the wheels of service, controllers and dashboard bring.
+    ours = {"README.md", "operate/settings.md", "operate/dashboard.md", "kubernetes/controllers.md"}
     found = [
         f"{source}: {said}"
         for source in SOURCES

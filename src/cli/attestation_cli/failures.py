@@ -29,6 +29,7 @@ from attestation.client import (
     ServiceUnreachable,
     TLSFailed,
 )
+from attestation.client.openid.errors import LoginNeeded, LoginRefused, ProviderInvalid, ProviderUnreachable
 from attestation.client.text import apart, clean
 from attestation.errors import (
     AnswerNotKept,
@@ -59,11 +60,7 @@ from attestation_cli.login.errors import (
     CacheUnsafe,
     ConfigInvalid,
     KeychainUnusable,
-    LoginNeeded,
-    LoginRefused,
     LoginTimedOut,
-    ProviderInvalid,
-    ProviderUnreachable,
 )
 from attestation_cli.plugins import PluginFailed
 from attestation_cli.render import wrap

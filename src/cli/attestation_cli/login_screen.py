@@ -68,7 +68,7 @@ def login_meant(
 
 def roles_of(login: Login) -> list[str]:
     """Return the roles that the token of *login* names, unverified."""
-    from attestation_cli.login.claims import roles, unverified_claims
+    from attestation.client.openid.claims import roles, unverified_claims
 
     return roles(unverified_claims(login.access_token))
 

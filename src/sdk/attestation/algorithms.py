@@ -220,6 +220,7 @@ class Use(StrEnum):
     NODE_PROXY = "node-proxy"
     BEARER = "bearer-secret"
     PKCE = "login"
+    WEB_FORM = "web-form"
     DIGEST = "digest"
 
 
@@ -712,11 +713,19 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
             ),
             Entry(
                 use=Use.PKCE,
-                title="logins of the command line",
+                title="logins of the command line and of the dashboard",
                 algorithms=("sha256",),
                 chooser=Chooser.PROTOCOL,
                 parameters="PKCE S256 (RFC 7636 §4.2)",
                 exemptions=(_exempt("PKCE knows no other", "sha256"),),
+            ),
+            Entry(
+                use=Use.WEB_FORM,
+                title="forms of the dashboard: which it gave, to whom, for what",
+                algorithms=("sha256", "hmac-sha256"),
+                chooser=Chooser.WE,
+                parameters="under 32 random bytes of each session, in memory only",
+                exemptions=(_exempt("never leaves the dashboard's process", "sha256", "hmac-sha256"),),
             ),
             Entry(
                 use=Use.DIGEST,

@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import httpx
 
+from attestation.client.openid.discovery import Provider
 from attestation_cli.login.cache import Login
-from attestation_cli.login.discovery import Provider
 from tests.fixtures.over_httpx import OverHTTPX, answering
 
 ISSUER = "https://id.example/realms/itl"

@@ -23,16 +23,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attestation.client.openid.errors import LoginNeeded, ProviderInvalid, ProviderUnreachable
 from attestation_cli.login import current, keychain, private_files
 from attestation_cli.login.cache import Login, LoginCache, Unusable, _parse, entry_name
-from attestation_cli.login.errors import (
-    CacheBusy,
-    CacheUnsafe,
-    KeychainUnusable,
-    LoginNeeded,
-    ProviderInvalid,
-    ProviderUnreachable,
-)
+from attestation_cli.login.errors import CacheBusy, CacheUnsafe, KeychainUnusable
 from tests.unit.cli.idp import AT, CANARY, CLIENT, ISSUER, SUB, Idp, a_login, jwt, refused
 
 

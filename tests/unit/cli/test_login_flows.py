@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from attestation.client.openid.errors import LoginRefused, ProviderInvalid
 from attestation_cli.login import device, interactive, loopback, password
 from attestation_cli.login.cache import Login
-from attestation_cli.login.errors import LoginRefused, LoginTimedOut, ProviderInvalid
+from attestation_cli.login.errors import LoginTimedOut
 from attestation_cli.login.loopback import Loopback
 from tests.unit.cli.idp import AT, CANARY, CLIENT, ISSUER, Browser, Idp, refused, verifies
 

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attestation.client.openid.claims import number_claim, roles, text_claim, unverified_claims
+from attestation.client.openid.discovery import LONGEST_ANSWER, Provider, checked_issuer, is_same_origin
+from attestation.client.openid.errors import LoginRefused, ProviderInvalid, ProviderUnreachable
+from attestation.client.openid.pkce import ProofKey, random_text
 from attestation.errors import RequestInvalid
-from attestation_cli.login.claims import number_claim, roles, text_claim, unverified_claims
-from attestation_cli.login.discovery import LONGEST_ANSWER, Provider, checked_issuer, is_same_origin
-from attestation_cli.login.errors import LoginRefused, ProviderInvalid, ProviderUnreachable
-from attestation_cli.login.pkce import ProofKey, random_text
 from attestation_cli.login.tokens import read_tokens, renewed, revoked
 from tests.fixtures.operator_pki import OperatorCA
 from tests.fixtures.over_httpx import answering
@@ -449,7 +449,7 @@ def test_the_end_of_a_token_is_what_the_provider_says(changes: dict[str, Any], s
 
 def test_refusals_are_told_in_words() -> None:
     """Ours first, the provider's after them."""
-    with pytest.raises(LoginRefused, match=r"--client-id.*\(invalid_client: no such client\)"):
+    with pytest.raises(LoginRefused, match=r"client id \(invalid_client: no such client\)"):
         _read(Idp(token=refused("invalid_client", "no such client")))
     with pytest.raises(LoginRefused, match=r"the provider refused \(weird\)"):
         _read(Idp(token=refused("weird")))

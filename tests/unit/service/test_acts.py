@@ -69,11 +69,15 @@ class Twice:
         assert first.is_success, first.text
         assert "idempotent-replayed" not in first.headers
         done = (await self.service.audit())[0]
+        entry = first.headers["itl-audit-entry"]
+        by_operator = [e["id"] for e in await self.service.audit() if e["operator_cn"] == done["operator_cn"]]
+        assert int(entry) in by_operator[:3], f"{path}: the answer names an entry of something else"
         second = await self.service.operator(method, path, body, headers=headers)
         assert (await self.service.audit())[0] == done, f"{path}: done again"
         if kept:
             assert (second.status_code, second.content) == (first.status_code, first.content), path
             assert second.headers["idempotent-replayed"] == "true"
+            assert second.headers["itl-audit-entry"] == entry
             assert second.headers.get("content-type") == first.headers.get("content-type")
         else:
             assert code(second) == "answer-not-kept", second.text

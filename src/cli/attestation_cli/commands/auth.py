@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from attestation.client.openid.errors import LoginNeeded, ProviderInvalid, ProviderUnreachable
 from attestation.client.text import clean
 from attestation_cli.commands.auth_login import login
 from attestation_cli.login.cache import Login, LoginCache, Unusable
 from attestation_cli.login.current import Wanted, bearer, find, known
-from attestation_cli.login.errors import LoginNeeded, ProviderInvalid, ProviderUnreachable
 from attestation_cli.login_screen import (
     emit_login,
     identity_options,
@@ -86,7 +86,7 @@ def logout(session: Session, /, **identity: str | None) -> None:
 
 
 def _revoke(session: Session, login: Login, chosen: Wanted) -> bool:
-    from attestation_cli.login.discovery import Provider
+    from attestation.client.openid.discovery import Provider
     from attestation_cli.login.tokens import revoked
 
     try:

@@ -23,8 +23,8 @@ from attestation_cli.screen import is_terminal
 from attestation_cli.session import Session
 
 if TYPE_CHECKING:
+    from attestation.client.openid.discovery import Provider
     from attestation_cli.login.device import DeviceCode
-    from attestation_cli.login.discovery import Provider
 
 METHODS = ("interactive", "device", "password")
 NO_PROVIDER = "an identity provider is needed: --issuer URL, ITL_OIDC_ISSUER, or a profile that names one"
@@ -89,7 +89,7 @@ def login(
       attestation auth login --fresh -u ben       # not whom the browser remembers
       attestation auth login --keyring            # tokens in the system's keyring
     """
-    from attestation_cli.login.discovery import Provider
+    from attestation.client.openid.discovery import Provider
     from attestation_cli.login.tokens import SCOPE, clock_note
 
     if profile_name is not None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from attestation.client.openid.errors import LoginNeeded, ProviderInvalid, ProviderUnreachable
 from attestation_cli.login.cache import Login, LoginCache
-from attestation_cli.login.errors import LoginNeeded, ProviderInvalid, ProviderUnreachable
 
 if TYPE_CHECKING:
     from attestation.client.carrier import Carrier
@@ -127,7 +127,7 @@ def refresh(
         if not force and not latest.is_expired(now()):
             return latest
         # Imported here: most commands find a good login and talk to no provider.
-        from attestation_cli.login.discovery import Provider
+        from attestation.client.openid.discovery import Provider
         from attestation_cli.login.tokens import clock_note, renewed
 
         with Provider(latest.issuer, ca_file=ca_file, carrier=carrier) as provider:

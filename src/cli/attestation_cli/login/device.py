@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from attestation.client.openid.answer import refusal
+from attestation.client.openid.discovery import Answer, Provider, is_same_origin
+from attestation.client.openid.errors import ProviderInvalid, ProviderUnreachable
+from attestation.client.openid.pkce import ProofKey
 from attestation_cli.login.cache import Login
-from attestation_cli.login.discovery import Answer, Provider, is_same_origin
-from attestation_cli.login.errors import LoginTimedOut, ProviderInvalid, ProviderUnreachable
-from attestation_cli.login.pkce import ProofKey
-from attestation_cli.login.tokens import read_tokens, refusal
+from attestation_cli.login.errors import LoginTimedOut
+from attestation_cli.login.tokens import read_tokens
 
 GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 INTERVAL_SECONDS = 5.0

@@ -1,41 +1,14 @@
-"""What can go wrong between an operator and an identity provider.
-
-Messages never hold a token, a code or a password; what the provider said is cleaned before it is printed.
-"""
+"""What can go wrong here with logins; what can between us and a provider stands in `attestation.client.openid`."""
 
 from __future__ import annotations
 
-from attestation.errors import RequestInvalid, Unauthenticated, Unavailable
-
-
-class LoginNeeded(Unauthenticated):
-    """There is no login, or it has ended and cannot be renewed."""
-
-    code = "login-needed"
-
-
-class LoginRefused(Unauthenticated):
-    """The provider, or its user, said no; or its answer does not belong to this login."""
-
-    code = "login-refused"
+from attestation.errors import RequestInvalid, Unavailable
 
 
 class LoginTimedOut(Unavailable):
     """Nobody finished the login in time."""
 
     code = "login-timed-out"
-
-
-class ProviderUnreachable(Unavailable):
-    """The identity provider did not answer, or could not prove who it is."""
-
-    code = "provider-unreachable"
-
-
-class ProviderInvalid(Unavailable):
-    """Something answered, but not as an identity provider that we can use."""
-
-    code = "provider-invalid"
 
 
 class CacheUnsafe(RequestInvalid):

@@ -3,22 +3,21 @@
 # Algorithms for: login
 from __future__ import annotations
 
-import hmac
 import os
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from urllib.parse import urlencode
 
+from attestation.client.openid.answer import verify_answer
+from attestation.client.openid.discovery import Provider
+from attestation.client.openid.errors import ProviderInvalid
+from attestation.client.openid.pkce import ProofKey, random_text
 from attestation_cli.login.cache import Login
-from attestation_cli.login.discovery import Metadata, Provider
-from attestation_cli.login.errors import LoginRefused, ProviderInvalid
-from attestation_cli.login.loopback import Loopback, UnverifiedAnswer
-from attestation_cli.login.pkce import ProofKey, random_text
-from attestation_cli.login.tokens import read_tokens, refusal
+from attestation_cli.login.loopback import Loopback
+from attestation_cli.login.tokens import read_tokens
 
 WAIT_SECONDS = 120.0
-LONGEST_CODE = 4096
 
 
 def login(
@@ -83,39 +82,6 @@ def login(
             },
         )
     return read_tokens(tokens, issuer=provider.issuer, client_id=client_id, at=now(), nonce=nonce)
-
-
-def verify_answer(answer: UnverifiedAnswer, *, state: str, metadata: Metadata) -> str:
-    """Return the code of an answer that is for this login.
-
-    Args:
-        answer: What came to the loopback address; anybody on this computer, and any web page, can send there.
-        state: The 43 characters that only our request carried; compared in constant time.
-        metadata: Whom we asked.
-
-    Raises:
-        LoginRefused: It is not for this login, or says no.
-    """
-    values = answer.values
-    # 1. Each parameter once (RFC 6749 §3.1): of two, we and the provider could mean different ones.
-    if answer.repeated:
-        raise LoginRefused("the answer of the browser repeats a parameter")
-    # 2. It answers our request. Otherwise somebody's page could log the user in as somebody else.
-    if not hmac.compare_digest(values.get("state", "").encode(), state.encode()):
-        raise LoginRefused("the answer of the browser does not belong to this login (state)")
-    # 3. It comes from the provider that we asked (RFC 9207 §2.4). Otherwise our code could go to another one.
-    issuer = values.get("iss")
-    if issuer is None and metadata.answers_name_issuer:
-        raise LoginRefused("the answer of the browser does not say who gave it (iss)")
-    if issuer is not None and not hmac.compare_digest(issuer.encode(), metadata.issuer.encode()):
-        raise LoginRefused("the answer of the browser comes from another provider (iss)")
-    # 4. It says yes.
-    if "error" in values:
-        raise refusal(values["error"] or "error", values.get("error_description", ""))
-    code = values.get("code", "")
-    if not 0 < len(code) <= LONGEST_CODE:
-        raise LoginRefused("the answer of the browser holds no code")
-    return code
 
 
 def browser_opens(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> bool:

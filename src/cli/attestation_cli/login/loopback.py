@@ -12,12 +12,12 @@ import base64
 import hashlib
 import queue
 import threading
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
+from attestation.client.openid.answer import UnverifiedAnswer
 from attestation_cli.login.errors import LoginTimedOut
 
 HOST = "127.0.0.1"
@@ -46,14 +46,6 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Connection": "close",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class UnverifiedAnswer:
-    """The parameters that came to `/callback`, from anybody. A name that came twice is in `repeated`."""
-
-    values: dict[str, str] = field(repr=False)
-    repeated: frozenset[str]
 
 
 class Loopback:
@@ -111,13 +103,7 @@ class Loopback:
             return 200, {"Content-Type": "text/html; charset=utf-8"}, PAGE
         if path != PATH or len(query) > LONGEST_QUERY or not self._taken.acquire(blocking=False):
             return 404, {}, b""
-        values: dict[str, str] = {}
-        repeated = set()
-        for name, value in parse_qsl(query, keep_blank_values=True):
-            if name in values:
-                repeated.add(name)
-            values[name] = value
-        self._answers.put(UnverifiedAnswer(values, frozenset(repeated)))
+        self._answers.put(UnverifiedAnswer.of(query))
         return 303, {"Location": DONE}, b""
 
 

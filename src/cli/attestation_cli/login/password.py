@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from attestation.client.openid.discovery import Provider
+from attestation.client.openid.errors import LoginRefused
 from attestation_cli.login.cache import Login
-from attestation_cli.login.discovery import Provider
-from attestation_cli.login.errors import LoginRefused
 from attestation_cli.login.tokens import read_tokens
 
 

@@ -11,19 +11,20 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from attestation.client.text import apart
-from attestation_cli.login.cache import Login
-from attestation_cli.login.claims import (
+from attestation.client.openid.answer import refusal
+from attestation.client.openid.claims import (
     LONGEST_TOKEN,
     Claims,
     number_claim,
     text_claim,
     unverified_claims,
 )
-from attestation_cli.login.errors import LoginNeeded, LoginRefused, ProviderInvalid
+from attestation.client.openid.errors import LoginNeeded, LoginRefused, ProviderInvalid
+from attestation.client.text import apart
+from attestation_cli.login.cache import Login
 
 if TYPE_CHECKING:
-    from attestation_cli.login.discovery import Answer, Provider
+    from attestation.client.openid.discovery import Answer, Provider
 
 SCOPE = "openid profile email"
 LEEWAY = timedelta(minutes=5)
@@ -31,25 +32,6 @@ LEEWAY = timedelta(minutes=5)
 LONGEST_LIFE = timedelta(days=1)
 UNKNOWN_LIFE = timedelta(minutes=10)
 """Assumed where the provider does not say how long a token lives; then it is renewed often."""
-
-WORDS = {
-    "access_denied": "the login or the consent was refused",
-    "login_required": "the provider wants a login first",
-    "consent_required": "the provider wants a consent first",
-    "invalid_grant": "the provider does not accept it, or no longer",
-    "invalid_client": "the provider does not know this program; check --client-id",
-    "unauthorized_client": "the provider does not let this program log in this way",
-    "invalid_scope": "the provider does not know a scope that was asked for; check --scope",
-    "unsupported_grant_type": "the provider does not offer this way of logging in",
-    "temporarily_unavailable": "the provider cannot do it now",
-    "expired_token": "the code has expired before it was entered",
-}
-
-
-def refusal(error: str, description: str) -> LoginRefused:
-    """Return the error for what the provider answered, in words; its own words follow."""
-    said = f"{error[:64]}: {description[:200]}" if description else error[:64]
-    return LoginRefused(f"{WORDS.get(error, 'the provider refused')} ({said})")
 
 
 def read_tokens(

@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 ANSWER_SECONDS: Final = 2.0
 """So long before we stop waiting, the service no longer begins: its answer is to reach us."""
+ENTRY_HEADER: Final = "itl-audit-entry"
+"""Number of the audit entry of what was done, in the answer to an act."""
 ASK_SECONDS: Final = 60.0
 """So long we ask what became of an act; each question may wait for its answer besides."""
 ASK_TIMES: Final = 8
@@ -53,10 +55,18 @@ class Acts:
     Args:
         keys: A key for each act.
         on_lost: Told of a loss, before we ask what became of the act.
+        on_entry: Told the number of the audit entry of what was done, where the service says it.
     """
 
     keys: Iterator[str] = field(default_factory=lambda: keys_of(new_base()))
     on_lost: Callable[[Exception], object] | None = None
+    on_entry: Callable[[int], object] | None = None
+
+    def tell(self, headers: Mapping[str, str]) -> None:
+        """Tell who wants to know what the headers of an answer say of the audit."""
+        number = headers.get(ENTRY_HEADER, "")
+        if self.on_entry is not None and number.isascii() and number.isdigit() and len(number) < 19:
+            self.on_entry(int(number))
 
 
 def headers_of(key: str) -> Mapping[str, str]:

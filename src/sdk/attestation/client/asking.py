@@ -49,6 +49,34 @@ class Asking(Client):
             )
         return found  # type: ignore[no-any-return]  # of the type that the declaration says
 
+    def one_page(
+        self,
+        operation: ClientMethod[P, Iterator[A]],
+        cursor: str | None,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> tuple[Sequence[A], str | None]:
+        """Return one page of what *operation* lists, and the cursor of the next one, or None at the end.
+
+        Args:
+            operation: One that lists.
+            cursor: Of an earlier answer; None for the first page.
+            *args: As of the operation.
+            **kwargs: Likewise; `page_size` says how many.
+
+        Raises:
+            APIError: The service refused, a cursor that it did not give too.
+            ServiceUnreachable: No answer.
+            AnswerInvalid: Not an answer of this API.
+        """
+        path, params, _ = spelled(operation, args, kwargs)
+        asked = {"limit" if name == "page_size" else name: value for name, value in params.items()}
+        if cursor is not None:
+            asked["cursor"] = cursor
+        model = operation.answer.__metadata__[0]
+        return self._http.read("GET", path, partial(_read_page, model), params=asked)
+
     def pages(self, path: str, params: Mapping[str, Any], read: Callable[[Answer], Page]) -> Iterator[Any]:
         """Yield the items of every page of *path*, whose query is *params*; `page_size` is its `limit`."""
         asked = {"limit" if name == "page_size" else name: value for name, value in params.items()}

@@ -13,6 +13,7 @@ Start-up counts here: pydantic and ssl are loaded by those who use them (docs/ad
 # Longer than 500 lines: one carrier of HTTP: what it sends, retries and refuses is read together.
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -140,6 +141,13 @@ class HTTPSender(Closing):
         """Close the connections."""
         self._carrier.close()
 
+    def speaking(self, headers: Mapping[str, str], acts: Acts) -> Self:
+        """Return a sender over the same connections, with other headers and acts of its own."""
+        other = copy.copy(self)
+        other._headers = {**self._headers, **headers}  # noqa: SLF001 -- one of ours
+        other._acts = acts  # noqa: SLF001 -- likewise
+        return other
+
     def send(
         self,
         method: str,
@@ -192,9 +200,12 @@ class HTTPSender(Closing):
 
         key = next(self._acts.keys)
         told |= acts.headers_of(key)
+        tell = self._acts.tell
 
         def send() -> T:
-            return read(self._send(method, path, params, body, told))
+            answer = self._send(method, path, params, body, told)
+            tell(answer.headers)
+            return read(answer)
 
         try:
             return self._repeated(send, freely=False)

@@ -84,6 +84,21 @@ class OperatorClient(OperatorAPI, ExtensionAPI, Asking):
                 f"{self._http.url} is not encrypted: the operator token could be read on the way"
             )
 
+    def speaking_for(self, token: str, acts: Acts | None = None) -> Self:
+        """Return this client for another operator, over the same connections: for who serves several people.
+
+        Args:
+            token: Theirs.
+            acts: How their acts are named, and who is told of answers.
+
+        Raises:
+            RequestInvalid: The token cannot be used.
+        """
+        client = copy.copy(self)
+        client.meant = None
+        client._http = self._http.speaking(bearer(token), acts or Acts())  # noqa: SLF001 -- one of ours
+        return client
+
     machine_records = _records(OperatorAPI.machines)
     """Yield machines as `machines` does, but as they came: for who must print them at once."""
 

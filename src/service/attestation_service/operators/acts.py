@@ -50,6 +50,8 @@ T = TypeVar("T")
 
 KEY_HEADER: Final = "idempotency-key"
 DEADLINE_HEADER: Final = "itl-deadline-ms"
+ENTRY_HEADER: Final = "itl-audit-entry"
+"""Number of the audit entry of what was done; `Doing` says which of several."""
 REPLAYED: Final = {"Idempotent-Replayed": "true"}
 
 KEY: Final = re.compile(r'"([\x21\x23-\x5b\x5d-\x7e]{1,128})"')
@@ -119,6 +121,7 @@ class Doing:
         self._gone = False
         self._begun = False
         self._written = False
+        self.entry_id: int | None = None
         self._ends = contextlib.ExitStack()
 
     @property
@@ -168,6 +171,7 @@ class Doing:
         """Run a unit of the act, with what is to be remembered of it."""
         at = clock.now()
         written = False
+        entries: list[int | None] = []
 
         def unit(tx: Tx) -> T:
             nonlocal written
@@ -180,6 +184,7 @@ class Doing:
             value = work(tx)
             # 3. Key and act are in one unit: all or none.
             entry_id = self._entry(tx)
+            entries.append(entry_id)
             if self._ticket is not None and entry_id is not None:
                 status, answer = self._kept(value)
                 tx.acts.put(
@@ -197,6 +202,8 @@ class Doing:
             return value
 
         value = await store.write(unit)
+        # The last time that the unit ran is the one that was written.
+        self.entry_id = entries[-1] or self.entry_id
         self._written = self._written or written
         return value
 
@@ -257,9 +264,13 @@ def serving(route: APIRoute, handle: Handle) -> Handle:
         doing = Doing(status=status, is_silent=is_silent)
         token = CURRENT.set(doing)
         try:
-            return await handle(request)
+            response = await handle(request)
+            if doing.entry_id is not None:
+                response.headers[ENTRY_HEADER] = str(doing.entry_id)
         except _Done as e:
             return await _again(e.act, resources_of(request.scope))
+        else:
+            return response
         finally:
             CURRENT.reset(token)
             doing.end()
@@ -275,7 +286,7 @@ async def _again(act: Act, res: Resources) -> Response:
     """
     if act.status is not None:
         kind = None if act.answer is None else "application/json"
-        return Response(act.answer, act.status, REPLAYED, kind)
+        return Response(act.answer, act.status, REPLAYED | {ENTRY_HEADER: str(act.entry_id)}, kind)
     ((number, entry),) = await res.store.read(lambda tx: tx.audit.entries(act.entry_id - 1, 1))
     words = words_of(entry.detail)
     raise AnswerNotKept(

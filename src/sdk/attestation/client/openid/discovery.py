@@ -18,9 +18,9 @@ from urllib.parse import urlencode, urlsplit
 
 from attestation.client.connection import Closing, carrier_for, exchange, is_loopback, tls_context
 from attestation.client.errors import AnswerInvalid, ServiceUnreachable
+from attestation.client.openid.errors import ProviderInvalid, ProviderUnreachable
 from attestation.clock import parse_http_date
 from attestation.errors import RequestInvalid
-from attestation_cli.login.errors import ProviderInvalid, ProviderUnreachable
 
 if TYPE_CHECKING:
     from attestation.client.carrier import Carrier
@@ -32,7 +32,7 @@ LONGEST_URL = 2048
 HEADERS = {
     "Accept": "application/json",
     "Accept-Encoding": "identity",
-    "User-Agent": "itl-attestation-cli/0.1",
+    "User-Agent": "itl-attestation-client/0.1",
 }
 DEADLINE_SECONDS = 15.0
 SYSTEM = "system"
@@ -69,6 +69,8 @@ class Metadata:
         token_endpoint: Where tokens come from.
         device_authorization_endpoint: Where the device flow begins (RFC 8628 §4).
         revocation_endpoint: Where tokens are ended (RFC 7009).
+        jwks_uri: Where its keys are.
+        end_session_endpoint: Where a browser ends its login (OpenID Connect RP-Initiated Logout 1.0 §2.1).
         answers_name_issuer: The answers of the authorization endpoint carry `iss` (RFC 9207 §3).
     """
 
@@ -77,6 +79,8 @@ class Metadata:
     authorization_endpoint: str | None
     device_authorization_endpoint: str | None
     revocation_endpoint: str | None
+    jwks_uri: str | None
+    end_session_endpoint: str | None
     answers_name_issuer: bool
 
 
@@ -122,21 +126,33 @@ class Provider(Closing):
             self._metadata = read_metadata(answer.members, self.issuer)
         return self._metadata
 
-    def post(self, url: str, form: Mapping[str, str]) -> Answer:
+    def get(self, url: str) -> Answer:
+        """Ask for a document of the provider; raises as `post` does."""
+        return self._send("GET", url, None)
+
+    def post(self, url: str, form: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Answer:
         """Send *form* to an address of the provider and return its answer, whatever its status below 500.
+
+        Args:
+            url: One of its addresses.
+            form: What is sent.
+            headers: Likewise, beside it: the secret of a client that has one.
 
         Raises:
             ProviderUnreachable: It did not answer, or answered that it cannot now.
             ProviderInvalid: The answer is not JSON, or too long, or a redirect.
         """
-        return self._send("POST", url, urlencode(form).encode("ascii"))
+        return self._send("POST", url, urlencode(form).encode("ascii"), headers)
 
-    def _send(self, method: str, url: str, form: bytes | None) -> Answer:
+    def _send(
+        self, method: str, url: str, form: bytes | None, more: Mapping[str, str] | None = None
+    ) -> Answer:
         # The origin as the user spelled it: it was compared, and HTTPS://ID.EXAMPLE is the same.
         issuer, parts = urlsplit(self.issuer), urlsplit(url)
         where = f"{issuer.scheme}://{issuer.netloc}"
         url = where + url[len(f"{parts.scheme}://{parts.netloc}") :]
         headers = HEADERS if form is None else HEADERS | {"Content-Type": "application/x-www-form-urlencoded"}
+        headers = headers | dict(more or {})
         try:
             reply = exchange(
                 self._carrier, method, url, headers, form,
@@ -221,6 +237,8 @@ def read_metadata(members: Mapping[str, object], issuer: str) -> Metadata:
         authorization_endpoint=_endpoint(members, "authorization_endpoint", issuer),
         device_authorization_endpoint=_endpoint(members, "device_authorization_endpoint", issuer),
         revocation_endpoint=_endpoint(members, "revocation_endpoint", issuer),
+        jwks_uri=_endpoint(members, "jwks_uri", issuer),
+        end_session_endpoint=_endpoint(members, "end_session_endpoint", issuer),
         answers_name_issuer=members.get("authorization_response_iss_parameter_supported") is True,
     )
 

@@ -1,0 +1,1 @@
+"""What every request passes and every answer carries."""

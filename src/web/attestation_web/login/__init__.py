@@ -1,0 +1,1 @@
+"""Who is here: OpenID Connect, and sessions that stay on the server."""

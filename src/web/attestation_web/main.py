@@ -1,0 +1,122 @@
+"""The program: `attestation-web COMMAND`. Its settings are environment variables that begin with ITL_WEB_."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from attestation import __version__, completion, manual, output
+
+if TYPE_CHECKING:
+    from attestation_web.settings import Settings
+
+PROGRAM: Final = "attestation-web"
+PAGES: Final = Path(sys.prefix) / "share/doc/itl-attestation-web"
+"""Where the wheel puts the pages for who operates it."""
+
+EXIT_UNUSABLE: Final = 1
+EXIT_USAGE: Final = 2
+KEEP_ALIVE_SECONDS: Final = 15
+STOP_SECONDS: Final = 20
+MOST_CONNECTIONS: Final = 1_000
+COMMANDS: Final = {
+    "serve": "serve the dashboard until told to stop",
+    "check": "say what is set, and what weakens it; start nothing",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the words of the command line."""
+    whole = argparse.ArgumentParser(
+        prog=PROGRAM,
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # a path that is broken into lines is none
+        description="The dashboard of the attestation platform, a client of the service.\n"
+        "Settings are environment variables that begin with ITL_WEB_.",
+        epilog=f"Every setting, with its default: {PAGES / 'operate/dashboard.md'}",
+    )
+    whole.add_argument("--man", action=manual.Print, help="print the manual page: ... | man -l -")
+    whole.add_argument("--completion", action=completion.Print, help="print the completion for a shell")
+    whole.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = whole.add_subparsers(dest="command", required=True, title="commands", metavar="COMMAND")
+    for name, words in COMMANDS.items():
+        commands.add_parser(name, help=words, description=f"{words[:1].upper()}{words[1:]}.")
+    return whole
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code."""
+    words = parser()
+    with output.to_the_end(PROGRAM, EXIT_UNUSABLE):
+        command: str = words.parse_args(arguments).command
+        return _run(command)
+
+
+def _run(command: str) -> int:
+    import os
+
+    from attestation.errors import AttestationError
+    from attestation_web.settings import Settings, SettingsInvalid
+
+    try:
+        settings = Settings.load(os.environ)
+        warnings = settings.warnings()
+    except SettingsInvalid as e:
+        sys.stderr.writelines(f"{PROGRAM}: {fault}\n" for fault in str(e).splitlines())
+        return EXIT_USAGE
+    if command == "check":
+        sys.stdout.writelines(f"warning: {warning}\n" for warning in warnings)
+        sys.stdout.write(f"settings can be used: {settings.url} for {settings.service_url}\n")
+        return 0
+    try:
+        return _serve(settings, warnings)
+    except (AttestationError, OSError) as e:
+        sys.stderr.write(f"{PROGRAM}: {e}\n")
+        return EXIT_UNUSABLE
+
+
+def _serve(settings: Settings, warnings: Sequence[str]) -> int:
+    """Serve until told to stop.
+
+    Raises:
+        RequestInvalid: A file or an address cannot be used.
+        OSError: The port is taken, or a file cannot be read.
+    """
+    import uvicorn
+    from a2wsgi import WSGIMiddleware
+
+    from attestation_web import logs
+    from attestation_web.app import create_app
+    from attestation_web.border.bodies import Bodies
+
+    logs.configure(settings.log_level, settings.log_format)
+    for warning in warnings:
+        logs.log().warning("web.weak", reason=warning)
+    app = create_app(settings)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            Bodies(WSGIMiddleware(app, workers=settings.threads)),  # type: ignore[arg-type]  # a2wsgi has types of its own
+            host=settings.listen_host,
+            port=settings.listen_port,
+            ssl_certfile=settings.tls_cert_file,
+            ssl_keyfile=settings.tls_key_file,
+            # Who says where a connection came from is a proxy's word, which nothing here rests on.
+            proxy_headers=False,
+            server_header=False,
+            access_log=False,
+            log_config=None,
+            lifespan="off",
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+    )
+    logs.log().info("web.starts", url=settings.url, host=settings.listen_host, port=settings.listen_port)
+    server.run()
+    return 0 if server.started else EXIT_UNUSABLE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""What a page is made with (docs/extend/dashboard-pages.md).
+
+Page, needs          an area of pages: its place in the navigation, and the right that it takes
+api, may, render     the service in the name of who asks; what they may; HTML
+Act, Field           something that is done: told before, confirmed, told afterwards
+Table, Column        rows: sorted, paged and with chosen columns, by the server
+badges, charts, diff, when    values as people read them
+"""
+
+from attestation_web.login.current import api, may, whoami
+from attestation_web.page.acting import Act, Field, Values
+from attestation_web.page.area import Page, needs, now, render
+from attestation_web.page.badges import Badge
+from attestation_web.page.charts import bar, donut
+from attestation_web.page.diff import lines_of
+from attestation_web.page.table import Column, Table, table
+
+__all__ = [
+    "Act",
+    "Badge",
+    "Column",
+    "Field",
+    "Page",
+    "Table",
+    "Values",
+    "api",
+    "bar",
+    "donut",
+    "lines_of",
+    "may",
+    "needs",
+    "now",
+    "render",
+    "table",
+    "whoami",
+]

@@ -1,0 +1,220 @@
+"""Acts: told before they are done, confirmed, done once, and told afterwards with the audit entry's number (R22).
+
+serve ── GET: what it will do, its fields, a button
+      └─ POST: 1 the typed name  2 a login of lately  3 the act, under its key  4 what it did
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from flask import make_response, redirect, render_template, request
+from pydantic import ValidationError
+
+from attestation.api import PendingApproval
+from attestation.api.said import said
+from attestation.client.acts import Acts, keys_of, new_base
+from attestation.client.errors import APIError, OutcomeUnknown
+from attestation.client.text import clean
+from attestation.errors import AnswerNotKept, AuthenticationTooOld, Conflict, RequestInvalid
+from attestation_web.login.current import api, is_fresh, session
+from attestation_web.login.sessions import Notice
+
+if TYPE_CHECKING:
+    from werkzeug.wrappers import Response
+
+    from attestation.client import OperatorClient
+
+KEY: Final = re.compile(r"[0-9a-f]{32}")
+KEY_FIELD: Final = "_key"
+TYPED_FIELD: Final = "_typed"
+LONGEST_VALUE: Final = 1 << 20
+
+Values = Mapping[str, str]
+"""What was filled in, by the names of the fields, without blanks around; what was left empty is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """Something to fill in.
+
+    Args:
+        name: In `Values`.
+        label: Above it.
+        kind: `text`, `area`, `choice`, `check` or `hidden`.
+        value: What stands in it at first; of a check `yes` or nothing.
+        help: One sentence below it.
+        needed: It must not be empty.
+        choices: Of a choice: value and words of each.
+    """
+
+    name: str
+    label: str
+    kind: str = "text"
+    value: str = ""
+    help: str = ""
+    needed: bool = False
+    choices: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """Something that can be done.
+
+    Args:
+        title: What, about whom: the heading of the page.
+        button: The word on the button, a verb.
+        will: What it will do, a sentence each.
+        do: Does it: the API, whose acts carry this form's key, and what was filled in.
+        did: What it did, a sentence, of the answer. A `PendingApproval` is told by itself.
+        back: Path of the page to go to afterwards, or where somebody thinks better of it.
+        fields: What to fill in.
+        facts: What to look at before, label and value each: identifiers that are compared.
+        typed: What must be typed letter by letter, a hostname for example; None asks for nothing.
+        dangerous: It cannot be undone.
+    """
+
+    title: str
+    button: str
+    will: Sequence[str]
+    do: Callable[[OperatorClient, Values], Any]
+    did: Callable[[Any], str]
+    back: str
+    fields: Sequence[Field] = ()
+    facts: Sequence[tuple[str, str]] = ()
+    typed: str | None = None
+    dangerous: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Form:
+    """What one person filled in so far, and what is wrong with it."""
+
+    values: dict[str, str]
+    key: str
+    faults: dict[str, str] = field(default_factory=dict)
+    fault: str = ""
+
+
+def serve(act: Act, *, fresh: bool) -> Response:
+    """Answer a request for *act*."""
+    if request.method != "POST":
+        return _ask(act, _begun(act), fresh=fresh)
+    form = _sent(act)
+    # 1. What must be typed was typed. The page asks for it too, but whoever sends this need not have a page.
+    if act.typed is not None and not hmac.compare_digest(
+        request.form.get(TYPED_FIELD, "").strip().encode(), act.typed.encode()
+    ):
+        form.faults[TYPED_FIELD] = f"Type {act.typed} to confirm."
+    for each in act.fields:
+        if each.needed and not form.values.get(each.name):
+            form.faults[each.name] = "This is needed."
+    if form.faults:
+        return _ask(act, form, fresh=fresh, status=422)
+    # 2. Who decides proved lately who they are: an unlocked computer is not enough.
+    if fresh and not is_fresh():
+        return _log_in_again(form)
+    # 3. It is done once, however often the button is pressed.
+    entries: list[int] = []
+    client = api(Acts(keys=keys_of(form.key), on_entry=entries.append))
+    try:
+        answer = act.do(client, form.values)
+    except AuthenticationTooOld:
+        return _log_in_again(form)
+    except AnswerNotKept as e:
+        session().tell(Notice(text=f"Pressed twice, done once: {clean(str(e))}"))
+        return redirect(act.back, 303)
+    except ValidationError as e:
+        faults = [(".".join(map(str, error["loc"])), said(error)) for error in e.errors()]
+        return _ask(act, _faulty(act, form, faults), fresh=fresh, status=422)
+    except ValueError:
+        # A number that is none, a word that is no role: what a form of ours cannot send.
+        form.fault = "What was filled in cannot be used."
+        return _ask(act, form, fresh=fresh, status=422)
+    except OutcomeUnknown as e:
+        form.fault = f"It is not known whether this was done: {clean(str(e))}. Press the button again: it is done once."
+        return _ask(act, form, fresh=fresh, status=503)
+    except (RequestInvalid, Conflict) as e:
+        return _ask(act, _refused(act, form, e), fresh=fresh, status=getattr(e, "status", 409))
+    # 4. It says what it did, and where that is written.
+    session().tell(_told(act, answer, entries[-1] if entries else None))
+    return redirect(act.back, 303)
+
+
+def _begun(act: Act) -> _Form:
+    values = {each.name: each.value for each in act.fields}
+    kept = session().resumed.pop(request.args.get("resume", ""), None)
+    if kept is not None:
+        values |= {name: kept[name] for name in values if name in kept}
+    else:
+        values |= {name: request.args[name] for name in values if name in request.args}
+    return _Form(values=values, key=new_base())
+
+
+def _sent(act: Act) -> _Form:
+    values = {each.name: request.form.get(each.name, "").strip()[:LONGEST_VALUE] for each in act.fields}
+    key = request.form.get(KEY_FIELD, "")
+    return _Form(
+        values={name: value for name, value in values.items() if value},
+        key=key if KEY.fullmatch(key) else new_base(),
+    )
+
+
+def _ask(act: Act, form: _Form, *, fresh: bool, status: int = 200) -> Response:
+    page = render_template(
+        "act.html",
+        act=act,
+        form=form,
+        asks_again=fresh and not is_fresh(),
+        key_field=KEY_FIELD,
+        typed_field=TYPED_FIELD,
+        resumed="resume" in request.args and request.method == "GET",
+    )
+    return make_response(page, status)
+
+
+def _log_in_again(form: _Form) -> Response:
+    """Keep what was filled in, and send the person to the provider and back to the same page; nothing was done."""
+    name = session().keep(form.values)
+    to = f"{request.path}?resume={name}"
+    return make_response(render_template("log_in_again.html", to=to, back=request.path), 403)
+
+
+def _faulty(act: Act, form: _Form, faults: Iterable[tuple[str, str]]) -> _Form:
+    """Put what is wrong beside its field; what has none stands above all of them."""
+    names = {each.name for each in act.fields}
+    for where, words in faults:
+        name = where.rpartition(".")[2]
+        if name in names:
+            form.faults[name] = clean(words)
+        else:
+            form.fault = f"{form.fault} {name}: {clean(words)}.".strip()
+    return form
+
+
+def _refused(act: Act, form: _Form, error: RequestInvalid | Conflict) -> _Form:
+    form.fault = clean(str(error))
+    if isinstance(error, APIError):
+        _faulty(act, form, ((each.field, each.message) for each in error.errors))
+    # Nothing was done: what is sent next is another act.
+    form.key = new_base()
+    return form
+
+
+def _told(act: Act, answer: Any, entry: int | None) -> Notice:
+    if isinstance(answer, PendingApproval):
+        missing = answer.approvals_required - answer.approvals_received
+        return Notice(
+            kind="waits",
+            text=(
+                f"Your vote counts: {answer.approvals_received} of {answer.approvals_required}. "
+                f"Nothing has happened yet; {missing} more must agree until {answer.expires_at:%H:%M:%S} UTC."
+            ),
+            entry=entry,
+            link=("What they agree to; send them this link", f"/approvals/{answer.proposal_digest}"),
+        )
+    return Notice(text=act.did(answer), entry=entry)

@@ -1,0 +1,83 @@
+// What a script adds to pages that work without one: copying, relative times, charts, and telling when a page is old.
+"use strict";
+(() => {
+  const all = (selector, root = document) => root.querySelectorAll(selector);
+
+  function ago(then) {
+    const seconds = Math.trunc((Date.now() - then) / 1000);
+    const size = Math.abs(seconds);
+    let text = `${size} s`;
+    for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) {
+      const count = Math.round(size / length);
+      if (count >= 2) { text = `${count} ${unit}`; break; }
+    }
+    return seconds >= 0 ? `${text} ago` : `in ${text}`;
+  }
+
+  function tick() {
+    for (const time of all("time[data-relative]")) {
+      const then = Date.parse(time.dateTime);
+      if (!Number.isNaN(then)) time.textContent = ago(then);
+    }
+  }
+
+  function draw(root) {
+    if (typeof uPlot === "undefined") return;
+    for (const place of all("[data-chart]", root)) {
+      if (place.firstChild) continue;
+      const { series, data, kind } = JSON.parse(place.dataset.chart);
+      const style = getComputedStyle(document.documentElement);
+      const colours = ["--waits", "--good", "--stale", "--bad", "--unknown", "--text-3"];
+      const axis = { stroke: style.getPropertyValue("--text-2"), grid: { stroke: style.getPropertyValue("--line") } };
+      new uPlot({
+        width: Math.max(280, place.clientWidth), height: 240,
+        scales: { x: { time: kind === "time" } },
+        axes: [axis, axis],
+        series: [{}, ...series.map((label, i) => ({ label, stroke: style.getPropertyValue(colours[i % 6]), width: 2 }))],
+      }, data, place);
+    }
+  }
+
+  function enhance(root) {
+    for (const button of all(".copy[hidden]", root)) button.hidden = !navigator.clipboard;
+    for (const button of all("[data-hidden-by-script]", root)) button.hidden = true;
+    draw(root);
+  }
+
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.classList.add("done");
+    setTimeout(() => button.classList.remove("done"), 1500);
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("[data-submits]")) event.target.form.requestSubmit();
+  });
+
+  // Nobody looks: nothing is asked for. Somebody fills something in: it is not taken from under their hands.
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    const live = event.target.closest("[data-live]");
+    if (live && (document.hidden || live.contains(document.activeElement) && document.activeElement.matches("input, select, textarea"))) {
+      event.preventDefault();
+    }
+  });
+  // What could not be asked for is old, and says so.
+  const old = (event) => {
+    const live = event.target.closest("[data-live]");
+    if (!live || live.querySelector(".banner.is-old")) return;
+    const note = document.createElement("div");
+    note.className = "banner stale is-old";
+    note.setAttribute("role", "status");
+    note.textContent = `What stands here is of ${new Date().toLocaleTimeString()}: it could not be asked for again.`;
+    live.prepend(note);
+  };
+  document.addEventListener("htmx:responseError", old);
+  document.addEventListener("htmx:sendError", old);
+  document.addEventListener("htmx:timeout", old);
+  document.addEventListener("htmx:afterSettle", (event) => enhance(event.target.parentElement || document));
+
+  enhance(document);
+  tick();
+  setInterval(tick, 15000);
+})();

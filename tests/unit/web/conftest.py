@@ -1,0 +1,5 @@
+"""Fixtures of the tests of the dashboard."""
+
+from tests.fixtures.web import dashboard
+
+__all__ = ["dashboard"]
