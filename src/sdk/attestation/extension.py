@@ -10,6 +10,7 @@ extension runs inside the service, with its rights: there is no sandbox. See doc
 # Longer than 500 lines: all that the author of an extension has to read.
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ __all__ = [
     "CONTRACT",
     "GROUP",
     "OWN_EVENTS",
+    "SEMANTIC_VERSION",
     "Access",
     "Action",
     "AttestationExtension",
@@ -104,6 +106,14 @@ CONTRACT: Final = 1
 
 GROUP: Final = "attestation_extensions"
 """The entry points by which extensions are found; the name of the point is that of the extension."""
+
+_NUMBER: Final = r"(0|[1-9][0-9]*)"
+_PRE: Final = rf"({_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
+_BUILD: Final = r"[0-9A-Za-z-]+"
+SEMANTIC_VERSION: Final = re.compile(
+    rf"(?=.{{1,64}}\Z){_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_PRE}(\.{_PRE})*)?(\+{_BUILD}(\.{_BUILD})*)?\Z"
+)
+"""A version of an extension: Semantic Versioning 2.0.0 §§2, 9, 10, of 64 characters at most."""
 
 Access = Literal["public", "read", "act", "audit", "metrics", "known", "machine"]
 """Who may ask: everybody; operators with that right; a machine that proves itself in the request."""
@@ -532,7 +542,7 @@ class AttestationExtension(ABC):
     @property
     @abstractmethod
     def version(self) -> str:
-        """Version of the extension, as semantic versioning has it."""
+        """Version of the extension, a `SEMANTIC_VERSION`."""
 
     @property
     @abstractmethod

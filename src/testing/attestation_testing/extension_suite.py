@@ -36,7 +36,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text
 
-from attestation.extension import CONTRACT, GROUP, AttestationExtension, Context, OutboxEvent, event_named
+from attestation.extension import (
+    CONTRACT,
+    GROUP,
+    SEMANTIC_VERSION,
+    AttestationExtension,
+    Context,
+    OutboxEvent,
+    event_named,
+)
 from attestation.keys import KeyOptions
 from attestation.store import Branch, migrate, migrate_branch, open_store
 from attestation.store.migrate import connection_to
@@ -46,7 +54,6 @@ from attestation_testing.software_keys import SoftwareNode
 POSTGRESQL: Final = "ATTESTATION_TEST_POSTGRESQL"
 START_SECONDS: Final = 120
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_VERSION: Final = re.compile(r"\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?")
 _PROGRAM: Final = "import sys; from attestation_service.main import main; sys.exit(main())"
 _SERVICE_ALONE: Final = ("attestation_service", "fastapi", "sqlalchemy", "alembic", "uvicorn")
 """What a computer of an operator need not have."""
@@ -224,7 +231,7 @@ class ExtensionSuite:
         assert _NAME.fullmatch(self.name), f"{self.name} is no name"
         assert made.name == self.name, f"it calls itself {made.name}"
         assert made.contract == CONTRACT, f"it was written for contract {made.contract}"
-        assert _VERSION.fullmatch(made.version), f"{made.version} is no semantic version"
+        assert SEMANTIC_VERSION.fullmatch(made.version), f"{made.version} is no semantic version"
         assert len(made.description.split()) > 2, "its description is no sentence"
 
     def test_it_takes_its_own_names_alone(self, tmp_path: Path) -> None:

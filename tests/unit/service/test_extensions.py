@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from attestation.extension import CONTRACT, GROUP, AttestationExtension, NodeEvent, OutboxEvent, Tx
+from attestation.extension import (
+    CONTRACT,
+    GROUP,
+    SEMANTIC_VERSION,
+    AttestationExtension,
+    NodeEvent,
+    OutboxEvent,
+    Tx,
+)
 from attestation_service import extensions, main
 from attestation_service.app import create_app
 from attestation_service.auth import Operator
@@ -259,6 +267,7 @@ BROKEN = [
     (EMPTY.replace("    contract = CONTRACT\n", ""), "was written for contract None"),
     (EMPTY.replace("{name}", "other"), "calls itself 'other'"),
     (EMPTY.replace('"1.2.3"', '""'), "says nothing of its version"),
+    (EMPTY.replace("1.2.3", "1.2"), "has the version '1.2'; `1.0.0` would be a semantic one"),
     (EMPTY.replace("    description", "    about"), "cannot be made: TypeError"),
     (
         EMPTY + "    def __init__(self, s):\n        raise ValueError('no')\n",
@@ -596,6 +605,42 @@ def test_tables_of_a_newer_version_are_left_alone(site: Path, migrated: Path) ->
         ExtensionInvalid, match=r"revision 0009, which this version does not know .*newest is 0001"
     ):
         extensions.migrate(settings, extensions.load(settings))
+
+
+def test_a_version_is_a_semantic_one() -> None:
+    """By the words of Semantic Versioning 2.0.0: its own examples, and what looks like them."""
+    for good in (
+        "1.9.0",
+        "1.0.0-alpha.1",
+        "1.0.0-x-y-z.--",
+        "1.0.0-0a.7+20130313144700",
+        "1.0.0+21AF---117B",
+    ):
+        assert SEMANTIC_VERSION.fullmatch(good), good
+    for bad in (
+        *(
+            "1",
+            "1.2",
+            "1.2.3.4",
+            "v1.2.3",
+            "01.2.3",
+            "1.02.3",
+            "1.2.03",
+            "1.2.3-",
+            "1.2.3+",
+            "1.2.3-a..b",
+            "1.2.3-01",
+        ),
+        *(
+            "1.2.3\n",
+            " 1.2.3",
+            "1.2.3+a+b",
+            "1.2.3-a_b",
+            "\N{ARABIC-INDIC DIGIT ONE}.2.3",
+            f"1.2.3-{'a' * 59}",
+        ),
+    ):
+        assert not SEMANTIC_VERSION.fullmatch(bad), bad
 
 
 def test_the_words_of_the_contract() -> None:

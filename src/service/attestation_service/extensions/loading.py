@@ -15,6 +15,7 @@ from attestation.extension import (
     CONTRACT,
     GROUP,
     OWN_EVENTS,
+    SEMANTIC_VERSION,
     AttestationExtension,
     Event,
     ExtensionEvent,
@@ -138,6 +139,8 @@ def _make(name: str, kind: type[AttestationExtension], given: Mapping[str, str])
         raise ExtensionInvalid(name, f"calls itself {said_name!r}")
     if not all(about):
         raise ExtensionInvalid(name, "says nothing of its version or of what it does")
+    if not SEMANTIC_VERSION.fullmatch(made.version):
+        raise ExtensionInvalid(name, f"has the version {made.version!r}; `1.0.0` would be a semantic one")
     return made
 
 
