@@ -57,7 +57,7 @@ def _within_a_second(
             session = _session(ctx.find_root())
             if not _asks(session):
                 ask(session, found)
-        except (Exception, SystemExit):  # noqa: BLE001 -- whatever it is, it may not disturb a line being typed
+        except BaseException:  # noqa: BLE001 -- whatever it is, it may not disturb a line being typed
             return
 
     # A thread, because names and connections have time-outs of their own, longer than a finger waits.

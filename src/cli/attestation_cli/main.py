@@ -110,10 +110,11 @@ class Root(click.Group):
 
             # Whoever ends the wait for an answer has not ended the act.
             return self._report(ctx, OutcomeUnknown("you ended it", key=session.again or ""))
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except (click.ClickException, click.exceptions.Exit, click.Abort, SystemExit):
             raise
-        except Exception as e:
-            # Ours would be a bug, and must look like one; a plug-in's must not look like ours.
+        except BaseException as e:
+            # Ours would be a bug, and must look like one; a plug-in's must not look like ours, also where it is no
+            # `Exception`: the panic of what was compiled for it.
             name = ctx.invoked_subcommand
             if name is None or name in GROUPS:
                 raise

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import pytest
@@ -86,9 +87,14 @@ def test_what_is_told_of_a_machine_is_clean() -> None:
 def test_nothing_that_fails_is_shown(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No login, a refusal, nonsense: an empty list, and not one byte on the terminal."""
+    """No login, a refusal, nonsense, a panic of compiled code: an empty list, and not one byte on the terminal."""
     refusing = Stub(before=lambda request: problem(500, "x", "y"))
     assert offered(refusing, ["machine", "get"], "cp") == []
+
+    def panic(_: object) -> NoReturn:
+        raise GeneratorExit  # what is no `Exception`, and no end of the program
+
+    assert offered(Stub(before=panic), ["machine", "get"], "cp") == []
     monkeypatch.delenv("ITL_ADMIN_TOKEN")
     assert offered(Stub([machine(A)]), ["machine", "get"], "7f3") == []
     monkeypatch.setenv("ITL_PROFILE", "no-such-profile")

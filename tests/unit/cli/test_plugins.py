@@ -28,6 +28,16 @@ def crash() -> None:
     raise ValueError("inner \\x1b[2J trouble")
 
 @group.command()
+def panic() -> None:
+    "Break as compiled code does."
+    raise BaseException("inner trouble")
+
+@group.command()
+def leave() -> None:
+    "End with a code of its own."
+    raise SystemExit(7)
+
+@group.command()
 def refuse() -> None:
     "Refuse as we do."
     from attestation.errors import RequestInvalid
@@ -157,6 +167,11 @@ def test_an_error_inside_a_plugin_is_told_as_the_plugin_s(site: Path) -> None:
     assert "the plug-in gadget (itl-gadgets) failed: ValueError: inner" in crashed.stderr
     assert "Traceback" not in crashed.stderr
     assert "\x1b[2J" not in crashed.stderr
+    panicked = attestation(site, "gadget", "panic")
+    assert panicked.returncode == 6
+    assert "the plug-in gadget (itl-gadgets) failed: BaseException: inner trouble" in panicked.stderr
+    assert "Traceback" not in panicked.stderr
+    assert attestation(site, "gadget", "leave").returncode == 7
     assert attestation(site, "gadget", "refuse").returncode == 2
     usage = attestation(site, "gadget", "list", "--no-such-option")
     assert usage.returncode == 2

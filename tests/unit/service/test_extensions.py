@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 import sqlite3
 import sys
@@ -485,6 +486,24 @@ async def test_hooks_run_in_order_and_a_failing_one_stops_the_start(
     with pytest.raises(ExtensionInvalid, match=r"c .* cannot begin: ValueError$"):
         await start(extensions=("a", "b", "c"))
     assert told == ["up a", "up b", "up c", "down c", "down b", "down a"]
+
+
+@pytest.mark.parametrize("kind", ["ValueError", "SystemExit", "BaseException", "asyncio.CancelledError"])
+async def test_what_fails_while_it_ends_is_told_of(
+    site: Path, start: Starter, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    """Whatever it raises, also what is no `Exception`: by its kind alone, and the next one ends too."""
+    for name, down in (("one", ""), ("two", f"import asyncio; raise {kind}('canary')")):
+        install(site, name, HEAD + EMPTY.format(name=name) + HOOKS.format(up="", down=down))
+    await start(extensions=("one", "two"))
+    await start.stack.aclose()
+    gc.collect()  # an error of a task that nobody asked for is told of when the task goes
+    told = capsys.readouterr()
+    (line,) = [each for each in told.err.splitlines() if "extension.stop_failed" in each]
+    assert "two" in line
+    assert kind.removeprefix("asyncio.") in line
+    assert told.out.splitlines()[-2:] == ["down two", "down one"]
+    assert "canary" not in told.err
 
 
 async def test_what_will_not_end_holds_nothing_up(

@@ -125,5 +125,8 @@ async def _end(made: AttestationExtension) -> None:
     try:
         async with asyncio.timeout(HOOK_SECONDS):
             await made.on_shutdown()
-    except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's; the others must end too
+    except BaseException as e:
+        # A stranger's code, as where it began; the others must end too.
+        if isinstance(e, (KeyboardInterrupt, GeneratorExit)) or _is_cancelled():
+            raise
         log.error("extension.stop_failed", name=made.name, kind=type(e).__name__)  # noqa: TRY400 -- its words may be secret
