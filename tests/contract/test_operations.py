@@ -29,7 +29,7 @@ CLIENTS: tuple[tuple[type, Any], ...] = (
     (OperatorAPI, lambda **with_: OperatorClient("https://x.example", "secret", **with_)),
     (ExtensionAPI, lambda **with_: OperatorClient("https://x.example", "secret", **with_)),
 )
-SETTINGS = settings_for(Path("/nowhere"), extensions=("metrics",))
+SETTINGS = settings_for(Path("/nowhere"))
 WORDED = {
     "fetch_config": NodeClient.fetch_config,
     "pending_config": "stock images ask, in the only way they can",

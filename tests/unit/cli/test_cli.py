@@ -563,18 +563,6 @@ def test_each_meaning_has_its_exit_code(status: int, code: str, exit_code: int) 
     assert f"code: {code}, request req-1" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "command", ["list", "dead-letters webhooks", "dead-letter webhooks e1", "retry webhooks"]
-)
-def test_a_service_without_extensions_says_so(command: str) -> None:
-    """It has none of these routes; its address is not what is wrong."""
-    stub = Stub(before=lambda r: problem(404, "route-unknown", "Not Found"))
-    done = run(stub, "extension", *command.split())
-    assert done.exit_code == 3
-    assert "why: no extension is enabled in this service" in done.stderr
-    assert "--api-url" not in done.stderr
-
-
 def test_a_failure_as_json() -> None:
     """The same for programs, on stderr."""
     stub = Stub(before=lambda r: problem(409, "transition-forbidden", "no"))

@@ -115,6 +115,7 @@ def concrete(path: str) -> str:
         "sha256": "0" * 64,
         "serial": "0" * 40,
         "issuer_id": "0" * 16,
+        "event_id": "1",
         "request": "x",
     }
     return path.format(**values)

@@ -118,13 +118,16 @@ def enabled(site: Path, name: str, code: str = EMPTY, **more: Any) -> Settings:
 
 @pytest.mark.threat("T182")
 async def test_what_is_installed_is_not_enabled(site: Path, start: Starter) -> None:
-    """Nothing of it is imported, no route of it answers, and the document does not change."""
+    """Nothing of it is imported, no route of it answers, the document does not change, and the list is empty."""
     install(site, "quiet", "raise SystemExit('imported')")
     before = create_app(settings_for(site)).openapi()
     service = await start()
     assert service.app.openapi() == before
     assert "quiet_extension" not in sys.modules
-    assert (await service.operator("GET", "/extensions")).status_code == 404
+    assert (await service.http.get("/api/v1/extensions")).status_code == 401
+    assert (await service.operator("GET", "/extensions")).json() == {"extensions": [], "total": 0}
+    unknown = (await service.operator("GET", "/extensions/quiet/dead-letters")).json()
+    assert unknown["type"] == "urn:itl:problem:extension-unknown"
 
 
 async def test_its_routes_obey_the_rules_of_ours(site: Path, start: Starter) -> None:

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import click
 
 from attestation.client.text import clean
-from attestation.errors import ExtensionUnknown
 from attestation_cli.options import listing, printing
 from attestation_cli.render import Column, cell, moment_cell, time_cell
 from attestation_cli.session import Session, checked
-
-if TYPE_CHECKING:
-    from attestation.client import OperatorClient
-
-
-@contextmanager
-def _client(session: Session) -> Iterator[OperatorClient]:
-    """Give the client; of a service without extensions it tells that, not that the route is missing."""
-    from attestation.client import APIError  # here: help need not wait for it
-
-    with session.client() as client:
-        try:
-            yield client
-        except APIError as e:
-            if e.code == "route-unknown":
-                raise ExtensionUnknown("no extension is enabled in this service") from e
-            raise
 
 
 @click.group("extension")
@@ -56,7 +35,7 @@ def list_(session: Session) -> None:
     Examples:
       attestation extension list
     """
-    with _client(session) as client:
+    with session.client() as client:
         session.emit_list(
             iter(client.extensions().extensions),
             {
@@ -82,7 +61,7 @@ def dead_letters(session: Session, name: str) -> None:
       attestation extension dead-letters webhooks
     """
     now = datetime.now(UTC)
-    with _client(session) as client:
+    with session.client() as client:
         session.emit_list(
             iter(client.dead_letters(name).items),
             {
@@ -109,7 +88,7 @@ def dead_letter(session: Session, name: str, event_id: str) -> None:
       attestation extension dead-letter hooks 5e0c1a5c-3c5e-4a52-9a0d-0b8c7f1d2e3f
     """
     now = datetime.now(UTC)
-    with _client(session) as client:
+    with session.client() as client:
         found = client.dead_letter(name, event_id)
     if session.json:
         session.emit_json(found)
@@ -142,7 +121,7 @@ def retry(session: Session, name: str, event_ids: tuple[str, ...]) -> None:
     from attestation.api import RetryRequest
 
     request = checked(lambda: RetryRequest(event_ids=list(event_ids))) if event_ids else None
-    with _client(session) as client:
+    with session.client() as client:
         again = client.retry_dead_letters(name, request).events
     session.emit_done(
         f"{clean(name)}: {again} event{'' if again == 1 else 's'} on the way again",

@@ -524,7 +524,7 @@ class OperatorAPI:
 
 
 class ExtensionAPI:
-    """What an operator asks of a service that has extensions; another one has none of these routes."""
+    """What an operator asks about the extensions of a service, also where none is enabled."""
 
     @operation("list_extensions", "GET /extensions")
     def extensions(self) -> api.ExtensionList:

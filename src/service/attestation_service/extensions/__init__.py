@@ -1,4 +1,4 @@
-"""Extensions: found by entry point, enabled by name, tried before anything is served (docs/adr/0079, 0145).
+"""Extensions: found by entry point, enabled by name, tried before anything is served (docs/adr/0079, 0145, 0170).
 
 The service knows the contract (`attestation.extension`) and no extension.
 """

@@ -33,6 +33,7 @@ from attestation_service.extensions.enabled import (
     prefixes_of,
     strange,
 )
+from attestation_service.extensions.listing import listing
 from attestation_service.extensions.mounting import routers_of
 from attestation_service.extensions.tables import demand_tables
 from attestation_service.settings import PREFIX, Settings, SettingsInvalid
@@ -52,7 +53,7 @@ def load(settings: Settings) -> Enabled:
     """
     names = settings.extensions
     if not names:
-        return NONE
+        return Enabled(routers=(listing((), NONE),))  # the list of none; nothing else is loaded for it
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ExtensionInvalid(twice, "is named twice")
     for name in names:
