@@ -39,6 +39,7 @@ LICENCES: Final = {
     "fastapi": "MIT",
     "flask": "BSD-3-Clause",
     "frozenlist": "Apache-2.0",
+    "google-re2": "BSD-3-Clause",
     "googleapis-common-protos": "Apache-2.0",
     "grpcio": "Apache-2.0",
     "h11": "MIT",

@@ -110,6 +110,7 @@ CODES = {
     "RegistrationForbidden": "registration-forbidden",
     "RegistrationTokenInvalid": "registration-token-invalid",
     "RegistrationTokenUnknown": "registration-token-unknown",
+    "QueryInvalid": "query-invalid",
     "RequestInvalid": "request-invalid",
     "ResultTokenRejected": "result-token-rejected",
     "ResultUnknown": "result-unknown",

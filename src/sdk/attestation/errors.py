@@ -44,6 +44,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── EKFingerprintMismatch  PolicyInvalid  ProofUnavailable
     │   ├── BundleInvalid  CollateralInvalid  IdempotencyKeyReused
     │   ├── BodyTooComplex             more members, or deeper, than any honest body
+    │   ├── QueryInvalid               a query breaks the rules of its language, and where
     │   └── CSRInvalid  AlgorithmForbidden  KeyRefused
     ├── RateLimited                    too often; `retry_after_seconds` says when again
     │   └── PendingQuotaExceeded
@@ -554,6 +555,28 @@ class BodyTooComplex(RequestInvalid):
     """The body has more members, or is nested deeper, than this route reads."""
 
     code = "body-too-complex"
+
+
+class QueryInvalid(RequestInvalid):
+    """A query is none of its language, or names what its reader may not see.
+
+    Args:
+        message: What is wrong.
+        line: Where it begins, from 1.
+        column: Likewise: the character of that line, from 1.
+        length: How many characters it has, at least 1.
+        suggestion: What was probably meant.
+    """
+
+    code = "query-invalid"
+
+    def __init__(
+        self, message: str, *, line: int, column: int, length: int, suggestion: str | None = None
+    ) -> None:
+        meant = f"; did you mean {suggestion}?" if suggestion else ""
+        super().__init__(f"line {line}, column {column}: {message}{meant}")
+        self.message, self.line, self.column, self.length = message, line, column, length
+        self.suggestion = suggestion
 
 
 class EKFingerprintMismatch(RequestInvalid):

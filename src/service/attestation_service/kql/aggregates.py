@@ -1,0 +1,194 @@
+"""The one table of aggregates: binder, compiler, schema, reference and completion derive from it. All skip nulls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from attestation_service.kql.kinds import NUMBERS, SCALARS, Kind
+from attestation_service.kql.sql import ANY, SQL, TYPES, Argument, Dialect, bounded, bounded_real, constant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateFunction:
+    """An aggregate: what makes one value of a group.
+
+    Args:
+        kinds: What it takes; nothing where it counts rows.
+        result: The kind of its value.
+        prefix: What its column is called, before the name of what it is of.
+        takes: How its arguments are written in the reference.
+        build: Writes it over a column of the group; given the column that rows are sorted by too, if any.
+        picks: Whether it picks a row, of which further arguments are taken: arg_max and arg_min.
+    """
+
+    name: str
+    kinds: frozenset[Kind] | None
+    result: Callable[[Kind], Kind | None]
+    prefix: str
+    takes: str
+    description: str
+    build: Callable[[Dialect, Argument, SQL | None], SQL]
+    picks: bool = False
+
+
+def _count(_dialect: Dialect, _value: Argument, _order: SQL | None) -> SQL:
+    return sa.func.count()
+
+
+def _countif(_dialect: Dialect, value: Argument, _order: SQL | None) -> SQL:
+    return sa.func.count(sa.case((value.sql, constant(1))))
+
+
+def _dcount(_dialect: Dialect, value: Argument, _order: SQL | None) -> SQL:
+    return sa.func.count(sa.distinct(value.sql))
+
+
+def _sum(dialect: Dialect, value: Argument, _order: SQL | None) -> SQL:
+    if value.kind is Kind.REAL:
+        total = bounded_real(dialect, sa.func.sum(value.sql, type_=TYPES[Kind.REAL]))
+    else:
+        total = dialect.sum_of(value.sql)
+        if value.kind is Kind.TIMESPAN:
+            total = bounded(dialect, total, Kind.TIMESPAN)
+    # The sum of nothing is 0; one that has no room stays null.
+    return sa.case((sa.func.count(value.sql) == constant(0), constant(0)), else_=total)
+
+
+def _avg(dialect: Dialect, value: Argument, _order: SQL | None) -> SQL:
+    mean = sa.func.avg(sa.cast(value.sql, TYPES[Kind.REAL]), type_=TYPES[Kind.REAL])
+    return mean if value.kind is not Kind.TIMESPAN else dialect.truncated(mean)
+
+
+def _extreme(*, least: bool) -> Callable[[Dialect, Argument, SQL | None], SQL]:
+    def build(dialect: Dialect, value: Argument, _order: SQL | None) -> SQL:
+        return dialect.greatest(value.sql, value.kind, least=least)
+
+    return build
+
+
+def _list(*, distinct: bool) -> Callable[[Dialect, Argument, SQL | None], SQL]:
+    def build(dialect: Dialect, value: Argument, order: SQL | None) -> SQL:
+        return dialect.list_of(value, distinct=distinct, order=order)
+
+    return build
+
+
+def _picked(dialect: Dialect, value: Argument, _order: SQL | None) -> SQL:
+    return dialect.best_of(value.sql, value.kind)
+
+
+def _summed(kind: Kind) -> Kind | None:
+    return {Kind.INT: Kind.LONG}.get(kind, kind)
+
+
+_MEASURES = NUMBERS | {Kind.TIMESPAN}
+
+AGGREGATES: Mapping[str, AggregateFunction] = {
+    each.name: each
+    for each in (
+        AggregateFunction(
+            name="count",
+            kinds=None,
+            result=lambda _: Kind.LONG,
+            prefix="count",
+            takes="",
+            description="How many rows.",
+            build=_count,
+        ),
+        AggregateFunction(
+            name="countif",
+            kinds=frozenset({Kind.BOOL}),
+            result=lambda _: Kind.LONG,
+            prefix="countif",
+            takes="condition",
+            description="How many rows for which it is true.",
+            build=_countif,
+        ),
+        AggregateFunction(
+            name="dcount",
+            kinds=SCALARS,
+            result=lambda _: Kind.LONG,
+            prefix="dcount",
+            takes="value",
+            description="How many different values: counted, not estimated.",
+            build=_dcount,
+        ),
+        AggregateFunction(
+            name="sum",
+            kinds=_MEASURES,
+            result=_summed,
+            prefix="sum",
+            takes="value",
+            description="The sum; 0 of nothing, null where it has no room.",
+            build=_sum,
+        ),
+        AggregateFunction(
+            name="avg",
+            kinds=_MEASURES,
+            result=lambda kind: kind if kind is Kind.TIMESPAN else Kind.REAL,
+            prefix="avg",
+            takes="value",
+            description="The mean; null of nothing.",
+            build=_avg,
+        ),
+        AggregateFunction(
+            name="min",
+            kinds=SCALARS,
+            result=lambda kind: kind,
+            prefix="min",
+            takes="value",
+            description="The least value; null of nothing.",
+            build=_extreme(least=True),
+        ),
+        AggregateFunction(
+            name="max",
+            kinds=SCALARS,
+            result=lambda kind: kind,
+            prefix="max",
+            takes="value",
+            description="The greatest value; null of nothing.",
+            build=_extreme(least=False),
+        ),
+        AggregateFunction(
+            name="make_list",
+            kinds=ANY,
+            result=lambda _: Kind.DYNAMIC,
+            prefix="list",
+            takes="value",
+            description="All values as a list, as the rows are sorted.",
+            build=_list(distinct=False),
+        ),
+        AggregateFunction(
+            name="make_set",
+            kinds=ANY,
+            result=lambda _: Kind.DYNAMIC,
+            prefix="set",
+            takes="value",
+            description="Each different value once, as a list in the order of their texts.",
+            build=_list(distinct=True),
+        ),
+        AggregateFunction(
+            name="arg_max",
+            kinds=SCALARS,
+            result=lambda kind: kind,
+            prefix="",
+            takes="value, column, … or value, *",
+            description="The greatest value, and the columns of the row that has it.",
+            build=_picked,
+            picks=True,
+        ),
+        AggregateFunction(
+            name="arg_min",
+            kinds=SCALARS,
+            result=lambda kind: kind,
+            prefix="",
+            takes="value, column, … or value, *",
+            description="The least value, and the columns of the row that has it.",
+            build=_picked,
+            picks=True,
+        ),
+    )
+}

@@ -1,0 +1,323 @@
+"""PostgreSQL: expressions of its own, and two functions that a migration makes.
+
+Nothing here may fail for any value: a query that fails at one row would tell of rows that it does not show. So what a
+cast would refuse is made null before it, inside the cast: PostgreSQL computes constants before it looks at a CASE.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by
+from sqlalchemy.sql.elements import Grouping
+
+from attestation_service.kql import regex, times
+from attestation_service.kql.kinds import Kind
+from attestation_service.kql.lexer import MOST, REAL_LEAST, REAL_MOST
+from attestation_service.kql.sql import SQL, TYPES, Argument, Dialect, constant, infix, raw
+
+FUNCTIONS = """\
+CREATE FUNCTION kql_json(value text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+BEGIN
+  RETURN value::jsonb;
+EXCEPTION WHEN data_exception OR program_limit_exceeded OR statement_too_complex THEN
+  RETURN to_jsonb(value);
+END $$;
+CREATE FUNCTION kql_json_text(value jsonb) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+  SELECT CASE jsonb_typeof(value)
+    WHEN 'object' THEN '{' || coalesce((
+      SELECT string_agg(to_json(m.key)::text || ':' || kql_json_text(m.value), ',' ORDER BY m.place)
+      FROM jsonb_each(value) WITH ORDINALITY AS m(key, value, place)), '') || '}'
+    WHEN 'array' THEN '[' || coalesce((
+      SELECT string_agg(kql_json_text(m.value), ',' ORDER BY m.place)
+      FROM jsonb_array_elements(value) WITH ORDINALITY AS m(value, place)), '') || ']'
+    ELSE value::text END
+$$;
+"""
+"""What a migration makes: JSON that may be none, and one text for each value of it."""
+
+_TEXT, _LONG, _REAL, _NUMERIC = TYPES[Kind.STRING], TYPES[Kind.LONG], TYPES[Kind.REAL], sa.Numeric()
+_BESIDE = r"[^a-z0-9\u0080-\U0010ffff]"
+"""What may stand beside a whole term."""
+
+
+class PostgreSQL(Dialect):
+    """PostgreSQL, 13 and newer."""
+
+    name: ClassVar[str] = "postgresql"
+
+    def whole(self, operator: str, left: SQL, right: SQL) -> SQL:
+        """Compute in numeric, which has room; a long would fail where it has none."""
+        a, b = sa.cast(left, _NUMERIC), sa.cast(right, _NUMERIC)
+        if operator == "%":
+            value = self.once(
+                sa.func.nullif(sa.func.abs(b), constant(0), type_=_NUMERIC),
+                lambda d: sa.func.mod(
+                    infix("+", sa.func.mod(a, d, type_=_NUMERIC), d, _NUMERIC), d, type_=_NUMERIC
+                ),
+            )
+        elif operator == "/":
+            value = sa.func.div(a, sa.func.nullif(b, constant(0)), type_=_NUMERIC)
+        else:
+            value = infix(operator, a, b, _NUMERIC)
+        return sa.cast(self._in_long(value), _LONG)
+
+    def _in_long(self, value: SQL) -> SQL:
+        """Make null of a numeric that is more than a long holds."""
+        return self.once(value, lambda v: sa.case((v.between(constant(-MOST + 1), constant(MOST - 1)), v)))
+
+    def sum_of(self, value: SQL) -> SQL:
+        """Sum, which PostgreSQL does in numeric."""
+        return sa.cast(self._in_long(sa.func.sum(value, type_=_NUMERIC)), _LONG)
+
+    def list_of(self, value: Argument, *, distinct: bool, order: SQL | None) -> SQL:
+        """Put the texts of the members together."""
+        text = self._c(self._element(value))
+        if distinct:
+            parts = sa.func.string_agg(sa.distinct(text), aggregate_order_by(raw("','"), text))
+        else:
+            by = [text] if order is None else [order, text]
+            parts = sa.func.string_agg(text, aggregate_order_by(raw("','"), *by))
+        return sa.func.concat(
+            raw("'['"),
+            sa.func.coalesce(parts, raw("''")),
+            raw("']'"),
+            type_=_TEXT,
+        )
+
+    def _element(self, value: Argument) -> SQL:
+        """Write a member of a list as JSON."""
+        if value.kind in (Kind.STRING, Kind.DATETIME, Kind.TIMESPAN):
+            return sa.cast(sa.func.to_json(self.text_of(value)), _TEXT)
+        if value.kind is Kind.DYNAMIC:
+            return sa.func.kql_json_text(self._json(value.sql), type_=_TEXT)
+        return self.text_of(value)
+
+    def text_of(self, value: Argument) -> SQL:
+        """Write it as `tostring` has it."""
+        if value.kind is Kind.STRING:
+            return value.sql
+        if value.kind is Kind.REAL:
+            whole = raw("'^-?[0-9]+$'")
+            return self.once(
+                sa.cast(value.sql, _TEXT),
+                lambda t: sa.case((t.op("~")(whole), sa.func.concat(t, raw("'.0'"))), else_=t),
+            )
+        if value.kind is Kind.DATETIME:
+            pattern = raw("""'YYYY-MM-DD"T"HH24:MI:SS.US"0Z"'""")
+            return self.once(value.sql, lambda v: sa.func.to_char(self._timestamp(v), pattern, type_=_TEXT))
+        if value.kind is Kind.TIMESPAN:
+            return self.once(
+                value.sql, lambda v: self.once(sa.func.abs(v, type_=_LONG), lambda a: _timespan(v, a))
+            )
+        if value.kind is Kind.DYNAMIC:
+            return self.once(
+                self._json(value.sql),
+                lambda j: sa.case(
+                    (
+                        sa.func.jsonb_typeof(j) == raw("'string'"),
+                        infix("#>>", j, raw("'{}'::text[]"), _TEXT),
+                    ),
+                    else_=sa.func.kql_json_text(j, type_=_TEXT),
+                ),
+            )
+        return sa.cast(value.sql, _TEXT)
+
+    @staticmethod
+    def _timestamp(value: SQL) -> SQL:
+        """Make a timestamp of microseconds, by days and the rest: an interval would count in double precision."""
+        since = infix("-", value, constant(times.FIRST))
+        day = infix(
+            "+",
+            raw("DATE '0001-01-01'"),
+            sa.cast(infix("/", since, constant(times.DAY)), sa.Integer()),
+        )
+        rest = infix("*", infix("%", since, constant(times.DAY)), raw("INTERVAL '1 microsecond'"))
+        return infix("+", day, rest)
+
+    @staticmethod
+    def _json(value: SQL) -> SQL:
+        return sa.func.kql_json(value, type_=JSONB())
+
+    def long_of_text(self, text: SQL) -> SQL:
+        """Read a long."""
+        return sa.cast(self._in_long(self._numeric(text, r"^[ \t\r\n]*[+-]?[0-9]{1,19}[ \t\r\n]*$")), _LONG)
+
+    def real_of_text(self, text: SQL) -> SQL:
+        """Read a real."""
+        # A PostgreSQL regular expression repeats at most 255 times.
+        digits = "[0-9]{1,200}([0-9]{1,200})?"
+        number = self._numeric(
+            text, rf"^[ \t\r\n]*[+-]?{digits}(\.{digits})?([eE][+-]?[0-9]{{1,3}})?[ \t\r\n]*$"
+        )
+        return sa.cast(
+            self.once(
+                number,
+                lambda v: sa.case(
+                    (sa.func.abs(v) < constant(REAL_LEAST), constant(0)),
+                    (sa.func.abs(v) <= constant(REAL_MOST), v),
+                ),
+            ),
+            _REAL,
+        )
+
+    def _numeric(self, text: SQL, pattern: str) -> SQL:
+        """Read a number that has a form, null where it has another."""
+        form = raw(f"'{pattern}'")
+        return self.once(
+            text,
+            lambda t: sa.cast(
+                sa.func.btrim(sa.case((self._c(t).op("~")(form), t)), raw(r"E' \t\r\n'")),
+                _NUMERIC,
+            ),
+        )
+
+    def truncated(self, value: SQL) -> SQL:
+        """Cut off the fraction: CAST would round."""
+        return self.once(
+            value, lambda v: sa.cast(sa.func.trunc(sa.case((sa.func.abs(v) < constant(9.2e18), v))), _LONG)
+        )
+
+    def lower(self, text: SQL) -> SQL:
+        """Make small letters, of ASCII alone: the collation C knows no others."""
+        return sa.func.lower(self._c(text), type_=_TEXT)
+
+    def upper(self, text: SQL) -> SQL:
+        """Make capital letters, likewise."""
+        return sa.func.upper(self._c(text), type_=_TEXT)
+
+    @staticmethod
+    def _c(text: SQL) -> SQL:
+        return sa.collate(text, "C")
+
+    def position(self, text: SQL, part: SQL) -> SQL:
+        """Find a part."""
+        return sa.func.strpos(text, part, type_=_LONG)
+
+    def last(self, text: SQL, count: SQL) -> SQL:
+        """Cut from the end."""
+        return sa.func.right(text, sa.cast(count, sa.Integer()), type_=_TEXT)
+
+    def has_term(self, text: SQL, term: SQL) -> SQL:
+        """Find a whole term by a regular expression, in which every character of the term stands for itself."""
+        beside = raw(f"'{_BESIDE}'")
+        inside = raw(rf"'({_BESIDE})'")
+
+        def found(small: SQL) -> SQL:
+            begins = sa.func.left(small, 1).op("~")(raw(f"'^({_BESIDE}|$)'"))
+            ends = sa.func.right(small, 1).op("~")(raw(f"'^({_BESIDE}|$)'"))
+            pattern = sa.func.concat(
+                sa.case(
+                    (begins, raw("'()'")),
+                    else_=sa.func.concat(raw("'(^|'"), beside, raw("')'")),
+                ),
+                sa.func.regexp_replace(small, inside, raw(r"'\\\1'"), raw("'g'")),
+                sa.case(
+                    (ends, raw("''")),
+                    else_=sa.func.concat(raw("'('"), beside, raw("'|$)'")),
+                ),
+                type_=_TEXT,
+            )
+            return infix("~", self.lower(text), pattern, TYPES[Kind.BOOL])
+
+        return self.once(self.lower(term), found)
+
+    def matches(self, text: SQL, pattern: str) -> SQL:
+        """Ask the regular expressions of PostgreSQL, for what they mean as RE2 does."""
+        return infix("~", self._c(text), sa.literal(regex.to_postgresql(pattern), _TEXT), TYPES[Kind.BOOL])
+
+    def split(self, text: SQL, separator: SQL, index: SQL | None) -> SQL:
+        """Make a list of what stands between separators."""
+
+        def written(t: SQL) -> SQL:
+            parts: SQL = sa.case(
+                (t == raw("''"), raw("ARRAY['']")),
+                else_=sa.func.string_to_array(t, separator),
+            )
+            if index is not None:
+                at = infix("+", index, constant(1))
+                parts = Grouping(sa.type_coerce(parts, ARRAY(sa.Text())))[at:at]
+            return sa.cast(sa.func.to_json(parts), _TEXT)
+
+        return self.once(text, written)
+
+    def parse_json(self, text: SQL) -> SQL:
+        """Parse, or make a string of it."""
+        value = self._json(sa.func.nullif(text, raw("''"), type_=_TEXT))
+        return self._not_null(value)
+
+    def member(self, value: SQL, key: str | int) -> SQL:
+        """Take a member."""
+        if isinstance(key, str):
+            return self._not_null(infix("->", self._json(value), sa.literal(key, _TEXT), JSONB()))
+        # A value that is no list is one of itself to ->.
+        return self._not_null(
+            self.once(
+                self._json(value),
+                lambda j: sa.case(
+                    (
+                        sa.func.jsonb_typeof(j) == raw("'array'"),
+                        infix("->", j, sa.literal(key, sa.Integer()), JSONB()),
+                    )
+                ),
+            )
+        )
+
+    @staticmethod
+    def _not_null(value: SQL) -> SQL:
+        """Make null of JSON's null."""
+        return sa.func.nullif(sa.cast(value, _TEXT), raw("'null'"), type_=_TEXT)
+
+    def start_of_month(self, value: SQL, months: SQL) -> SQL:
+        """Count in the calendar."""
+
+        def written(v: SQL) -> SQL:
+            later = infix("*", months, raw("INTERVAL '1 month'"))
+            begin = infix("+", sa.func.date_trunc(raw("'month'"), self._timestamp(v)), later)
+            days = infix("-", sa.cast(begin, sa.Date()), raw("DATE '1970-01-01'"))
+            return infix("*", sa.cast(days, _LONG), constant(times.DAY))
+
+        return self.once(value, written)
+
+    def ordered(self, value: SQL, kind: Kind) -> SQL:
+        """Compare strings by code point, which is by the bytes of UTF-8."""
+        return self._c(value) if kind is Kind.STRING else value
+
+    def best_of(self, value: SQL, kind: Kind) -> SQL:
+        """Take the only value; there is no max() of booleans."""
+        return sa.func.bool_or(value) if kind is Kind.BOOL else sa.func.max(value, type_=TYPES[kind])
+
+    def greatest(self, value: SQL, kind: Kind, *, least: bool) -> SQL:
+        """Write the greatest or the least value of a group; there is no max() of booleans."""
+        if kind is Kind.BOOL:
+            return (sa.func.bool_and if least else sa.func.bool_or)(value)
+        return super().greatest(value, kind, least=least)
+
+
+def _timespan(value: SQL, magnitude: SQL) -> SQL:
+    """Write a timespan, given also without its sign."""
+
+    def part(divisor: int, modulus: int, digits: int) -> SQL:
+        of = infix("%", infix("/", magnitude, constant(divisor)), constant(modulus))
+        return sa.func.lpad(sa.cast(of, _TEXT), constant(digits), raw("'0'"))
+
+    empty = raw("''")
+    days = infix("/", magnitude, constant(times.DAY))
+    return sa.func.concat(
+        sa.case((value < constant(0), raw("'-'")), else_=empty),
+        sa.case((days > constant(0), sa.func.concat(sa.cast(days, _TEXT), raw("'.'"))), else_=empty),
+        part(3_600_000_000, 24, 2),
+        raw("':'"),
+        part(60_000_000, 60, 2),
+        raw("':'"),
+        part(1_000_000, 60, 2),
+        sa.case(
+            (
+                infix("%", magnitude, constant(1_000_000)) > constant(0),
+                sa.func.concat(raw("'.'"), part(1, 1_000_000, 6), raw("'0'")),
+            ),
+            else_=empty,
+        ),
+        type_=_TEXT,
+    )

@@ -1,0 +1,169 @@
+"""What a query means: every name resolved to a column by its number, every value with its kind.
+
+Rows have columns that are numbered, not named: what somebody called them reaches no database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from attestation_service.kql.kinds import Kind, Table
+from attestation_service.kql.sql import Function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ref:
+    """A column of the rows that come in."""
+
+    index: int
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Const:
+    """A value that the text has; None is null."""
+
+    kind: Kind
+    value: bool | int | float | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apply:
+    """A function of values."""
+
+    function: Function
+    arguments: tuple[Value, ...]
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """What a dynamic value has under a name or at a position."""
+
+    value: Value
+    key: str | int
+    kind: Kind = Kind.DYNAMIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InRows:
+    """Whether a value is in the only column of other rows."""
+
+    value: Value
+    rows: Rows
+    fold: bool
+    negated: bool
+    kind: Kind = Kind.BOOL
+
+
+Value = Ref | Const | Apply | Member | InRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """All rows of a table."""
+
+    table: Table
+    kinds: tuple[Kind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """Rows that `let` named: asked for once, however often they are named."""
+
+    number: int
+    rows: Rows
+    kinds: tuple[Kind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """The rows for which a bool is true; not those for which it is null."""
+
+    rows: Rows
+    condition: Value
+    kinds: tuple[Kind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """Other columns for each row."""
+
+    rows: Rows
+    values: tuple[Value, ...]
+    kinds: tuple[Kind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sorting:
+    """A column that rows are sorted by."""
+
+    column: int
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sort:
+    """The same rows in an order, which the stages after it keep."""
+
+    rows: Rows
+    by: tuple[Sorting, ...]
+    kinds: tuple[Kind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The first rows."""
+
+    rows: Rows
+    count: int
+    kinds: tuple[Kind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregation:
+    """One column of a summary.
+
+    Args:
+        name: Of the aggregate, in `aggregates.AGGREGATES`.
+        column: What is aggregated; None for those that count rows.
+        best: For arg_max and arg_min: the column that decides; *column* is what is taken from that row.
+    """
+
+    name: str
+    kind: Kind
+    column: int | None = None
+    best: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """One row for each group: its keys, then its aggregates. Without keys, one row, whatever comes in."""
+
+    rows: Rows
+    keys: tuple[int, ...]
+    aggregations: tuple[Aggregation, ...]
+    kinds: tuple[Kind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """Rows of two sides whose keys are equal: columns of the left, then of the right where its flavour has them."""
+
+    flavour: str
+    left: Rows
+    right: Rows
+    on: tuple[tuple[int, int], ...]
+    kinds: tuple[Kind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Union:
+    """All rows of several, which have the same columns."""
+
+    parts: tuple[Rows, ...]
+    kinds: tuple[Kind, ...] = field(default=())
+
+
+Rows = Scan | Shared | Filter | Map | Sort | Limit | Aggregate | Join | Union
