@@ -56,7 +56,7 @@ COPIED: Final = (
     "README.md",
     "dev",
 )
-MEMBERS: Final = ("sdk", "agent", "service", "operator", "cli", "extensions", "testing")
+MEMBERS: Final = ("sdk", "agent", "service", "operator", "web", "cli", "extensions", "testing")
 PRELOADED: Final = (
     "hypothesis.stateful",
     "schemathesis",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from attestation import __version__, completion, manual, output
@@ -114,6 +116,14 @@ def _serve(settings: Settings, warnings: Sequence[str]) -> int:
         )
     )
     logs.log().info("web.starts", url=settings.url, host=settings.listen_host, port=settings.listen_port)
+
+    def asked_to_end(_number: int, _frame: FrameType | None) -> None:
+        # Once it serves, the server ends in its own time, and then raises the signal for whoever started it.
+        if not server.started:
+            sys.exit(0)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, asked_to_end)
     server.run()
     return 0 if server.started else EXIT_UNUSABLE
 

@@ -120,6 +120,8 @@ def test_a_program_brings_its_manual_and_its_completion(built: tuple[Path, Path]
         "service": ["attestation-service"],
         "agent": ["attestation-agent", "itl-tpm-register"],
         "cli": ["attestation"],
+        "operator": ["attestation-operator"],
+        "web": ["attestation-web"],
     }.items():
         wheel = _wheel(built[0], member)
         shared = {
