@@ -49,6 +49,14 @@ def test_ours_are_found_like_anybody_s() -> None:
     assert "metrics" in INSTALLED
 
 
+def test_the_command_groups_that_it_names_are_there(extension: AttestationExtension) -> None:
+    """A group that is claimed, and kept from others, has a command of the same distribution."""
+    (found,) = entry_points(group=GROUP, name=extension.name)
+    assert found.dist is not None
+    there = found.dist.entry_points.select(group="attestation_cli_plugins").names
+    assert set(extension.cli_groups) <= there
+
+
 def test_its_revisions_make_its_tables(extension: AttestationExtension, tmp_path: Path) -> None:
     """Alembic finds no difference between them and its models; a second start finds nothing to do."""
     settings = settings_for(tmp_path)
