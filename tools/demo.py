@@ -51,6 +51,8 @@ from attestation.wire import b64decode, b64encode
 from attestation_testing import CertificateAuthority
 from tools.demo_confidential import Guests
 from tools.demo_confidential import prepare as prepare_confidential
+from tools.demo_dashboard import DEFAULT_PORT as DEFAULT_DASHBOARD_PORT
+from tools.demo_dashboard import Dashboard
 from tools.demo_extensions import Extras
 from tools.demo_extensions import prepare as prepare_extensions
 from tools.demo_kubernetes import NODES, Nodes
@@ -382,10 +384,16 @@ class Show:
 
 
 def next_steps(
-    out: Narrator, service: Service, identity: IdentityProvider, machines: Sequence[Machine], data: Path
+    out: Narrator,
+    service: Service,
+    identity: IdentityProvider,
+    dashboard: Dashboard,
+    machines: Sequence[Machine],
+    data: Path,
 ) -> None:
     """Say where everything is and what can be tried."""
     out.say()
+    out.say(f"   Dashboard      {dashboard.url} (open it in a browser and log in; bob in another one)")
     out.say(f"   Service        {service.url} (its API is described at /docs)")
     for i, account in enumerate(identity.people.values()):
         person = account.person
@@ -420,7 +428,13 @@ def next_steps(
     out.say()
 
 
-def stay(out: Narrator, service: Service, identity: IdentityProvider, machines: Sequence[Machine]) -> None:
+def stay(
+    out: Narrator,
+    service: Service,
+    identity: IdentityProvider,
+    dashboard: Dashboard,
+    machines: Sequence[Machine],
+) -> None:
     """Keep the service up until Ctrl-C; the machines keep attesting."""
     for machine in machines:
         machine.start_agent(once=False)
@@ -428,13 +442,13 @@ def stay(out: Narrator, service: Service, identity: IdentityProvider, machines: 
         out.say(f"   The machines attest again every {REATTEST_SECONDS} seconds.")
     out.say("   Ctrl-C stops everything.")
     gone: set[str] = set()
-    while service.running and identity.running:
+    while service.running and identity.running and dashboard.running:
         time.sleep(0.5)
         for machine in machines:
             if not machine.agent_running and machine.name not in gone:
                 gone.add(machine.name)
                 out.warn(f"the agent of {machine.name} has ended; see {machine.log}")
-    ended = identity if service.running else service
+    ended = next(each for each in (service, identity, dashboard) if not each.running)
     raise Failed(f"a process of the demo has ended; see {ended.log}")
 
 
@@ -545,7 +559,8 @@ def run(options: argparse.Namespace) -> None:
         stack.enter_context(alone((options.data or DEFAULT_DATA).absolute()))
         data = prepare_data(options.data, demo=not options.no_demo)
         port = port_of(options)
-        identity = IdentityProvider(data, free_port(DEFAULT_IDENTITY_PORT))
+        seen_at = f"http://127.0.0.1:{free_port(DEFAULT_DASHBOARD_PORT)}"
+        identity = IdentityProvider(data, free_port(DEFAULT_IDENTITY_PORT), seen_at)
         stack.callback(identity.stop)
         identity.start()
         database, replicas = "", []
@@ -558,8 +573,12 @@ def run(options: argparse.Namespace) -> None:
         service.prepare([role.value for role in Role])
         out.say("Is this the physical machine we expect, and may it join the cluster?")
         stack.callback(service.stop)
+        dashboard = Dashboard(data, seen_at, service, identity)
+        stack.callback(dashboard.stop)
+        dashboard.start()
         identity.wait()
         service.start()
+        dashboard.wait()
         out.say()
         if options.postgres:
             behind = " and ".join(f"http://127.0.0.1:{each}" for each in replicas)
@@ -567,6 +586,7 @@ def run(options: argparse.Namespace) -> None:
             out.say(f"   on PostgreSQL, {database}")
         else:
             out.say(f"   The service runs at {service.url}, on SQLite in {data}.")
+        out.say(f"   The dashboard is at {dashboard.url}.")
         out.say(f"   Operators log in at {identity.issuer} (an identity provider for demos only).")
         for warning in service.warnings():
             out.warn(f"the service warns: {warning}")
@@ -600,8 +620,8 @@ def run(options: argparse.Namespace) -> None:
                     Guests(out, service, people["alice"], people["carol"], data).run()
                 show.verify_audit()
         if not options.exit_after_demo:
-            next_steps(out, service, identity, machines, data)
-            stay(out, service, identity, machines)
+            next_steps(out, service, identity, dashboard, machines, data)
+            stay(out, service, identity, dashboard, machines)
 
 
 def run_kubernetes(options: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, unquote_plus, urlencode, urlsplit
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -33,9 +33,10 @@ from joserfc.jwk import RSAKey
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from tools.demo_people import Account, load_people, write_private
-from tools.keycloak_realm import DEVICE_GRANT, OPENID, PKCE, Person, Realm
+from tools.keycloak_realm import DEVICE_GRANT, OPENID, PKCE, POST_LOGOUT, Person, Realm
 
 KEY_FILE: Final = "identity-key.pem"
+SECRET_FILE: Final = "dashboard-secret"
 DEVICE_CODE: Final = "urn:ietf:params:oauth:grant-type:device_code"
 MAX_FORM_BYTES: Final = 16_384
 MAX_PENDING: Final = 1_000
@@ -73,6 +74,7 @@ class Grant:
     challenge: str = ""
     nonce: str = ""
     user_code: str = ""
+    authenticated_at: int = 0
     denied: bool = False
 
 
@@ -87,11 +89,23 @@ def load_key(directory: Path) -> RSAKey:
     return key
 
 
+def load_secret(directory: Path) -> str:
+    """Return the secret of the dashboard's client; it survives a restart."""
+    path = directory / SECRET_FILE
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(32) + "\n")
+    return path.read_text(encoding="ascii").strip()
+
+
 class Provider:
     """The rules of the provider; the routes below only speak HTTP."""
 
-    def __init__(self, issuer: str, realm: Realm, people: list[Account], key: RSAKey) -> None:
+    def __init__(
+        self, issuer: str, realm: Realm, people: list[Account], key: RSAKey, secret: str | None = None
+    ) -> None:
         self.issuer = issuer
+        # Of the client that has one, the dashboard's; without it that client is not served.
+        self._secret = secret
         self._realm = realm
         self._accounts = {account.person.username: account for account in people}
         self._key = key
@@ -118,7 +132,7 @@ class Provider:
             "response_modes_supported": ["query"],
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": ["RS256"],
-            "token_endpoint_auth_methods_supported": ["none"],
+            "token_endpoint_auth_methods_supported": ["none", "client_secret_basic"],
             "scopes_supported": ["openid", "profile", "email"],
             "code_challenge_methods_supported": ["S256"],
             "authorization_response_iss_parameter_supported": True,
@@ -147,7 +161,8 @@ class Provider:
         """
         client_id, redirect_uri = query.get("client_id", ""), query.get("redirect_uri", "")
         client = self._realm.client(client_id)
-        if client is None or not client["publicClient"] or not client["standardFlowEnabled"]:
+        served = client is not None and (client["publicClient"] or self._secret is not None)
+        if client is None or not served or not client["standardFlowEnabled"]:
             raise Refused("unauthorized_client", "Client not found")
         if not self._realm.redirects(client_id, redirect_uri):
             raise Refused("invalid_request", "Invalid parameter: redirect_uri")
@@ -157,8 +172,14 @@ class Provider:
 
     def finish(self, grant: Grant, person: Person) -> str:
         """Return a code for *person*; it is good once, for 60 seconds."""
-        grant.person = person
+        grant.person, grant.authenticated_at = person, int(time.time())
         return self._keep(self._codes, grant)
+
+    def after_logout(self, client_id: str, target: str) -> str | None:
+        """Return where a browser goes after a logout that *client_id* began, or None where it stays."""
+        client = self._realm.client(client_id)
+        allowed = client is not None and client["attributes"].get(POST_LOGOUT)
+        return target if allowed and target == allowed else None
 
     # The device flow
 
@@ -189,20 +210,25 @@ class Provider:
             waits = grant.person is None and not grant.denied and grant.expires_at > time.time()
             if waits and hmac.compare_digest(grant.user_code.encode(), user_code.strip().upper().encode()):
                 grant.person, grant.denied = person, person is None
+                grant.authenticated_at = int(time.time())
                 return True
         return False
 
     # Tokens
 
-    def token(self, form: Mapping[str, str]) -> dict[str, Any]:
+    def token(self, form: Mapping[str, str], basic: tuple[str, str] | None = None) -> dict[str, Any]:
         """Answer the token endpoint (RFC 6749 §3.2).
+
+        Args:
+            form: What was sent.
+            basic: Name and secret of a client that has one.
 
         Raises:
             Refused: With the error code that the client acts on.
         """
         client_id = form.get("client_id", "")
         client = self._realm.client(client_id)
-        if client is None or not client["publicClient"]:
+        if client is None or not (client["publicClient"] or self._knows(client_id, basic)):
             raise Refused("invalid_client", "Invalid client or Invalid client credentials")
         match form.get("grant_type"):
             case "authorization_code":
@@ -230,6 +256,12 @@ class Provider:
             case _:
                 raise Refused("unsupported_grant_type", "Unsupported grant_type")
         return self._issue(grant)
+
+    def _knows(self, client_id: str, basic: tuple[str, str] | None) -> bool:
+        """True where *basic* proves that the dashboard's client asks."""
+        if self._secret is None or basic is None or basic[0] != client_id:
+            return False
+        return hmac.compare_digest(basic[1].encode(), self._secret.encode())
 
     def who(self, token: str) -> dict[str, Any] | None:
         """Return what `userinfo` says to the bearer of an access token."""
@@ -305,7 +337,14 @@ class Provider:
         assert person is not None
         now, lives = int(time.time()), int(self._realm.document["accessTokenLifespan"])
         idle = int(self._realm.document["ssoSessionIdleTimeout"])
-        common = {"iss": self.issuer, "iat": now, "exp": now + lives, "sid": grant.session}
+        authenticated_at = grant.authenticated_at or now
+        common = {
+            "iss": self.issuer,
+            "iat": now,
+            "exp": now + lives,
+            "sid": grant.session,
+            "auth_time": authenticated_at,
+        }
         access = {
             **common,
             **self._realm.access_claims(grant.client_id, person),
@@ -330,6 +369,7 @@ class Provider:
             expires_at=now + idle,
             person=person,
             session=grant.session,
+            authenticated_at=authenticated_at,
         )
         return {
             "access_token": self._sign(access),
@@ -376,6 +416,18 @@ async def _form(request: Request) -> dict[str, str]:
         if len(body) > MAX_FORM_BYTES:
             raise Refused("invalid_request", "The form is too long")
     return {name: values[0] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}
+
+
+def _basic(request: Request) -> tuple[str, str] | None:
+    """Return name and secret of a client (RFC 6749 §2.3.1), or None."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        name, _, secret = base64.b64decode(given, validate=True).decode("ascii").partition(":")
+    except ValueError:
+        return None
+    return unquote_plus(name), unquote_plus(secret)
 
 
 async def _sign_in(provider: Provider, form: Mapping[str, str]) -> Person | None:
@@ -458,7 +510,7 @@ def create_app(provider: Provider) -> FastAPI:
     async def token(request: Request) -> Response:
         form = await _form(request)
         try:
-            return JSONResponse(provider.token(form), headers={"Cache-Control": "no-store"})
+            return JSONResponse(provider.token(form, _basic(request)), headers={"Cache-Control": "no-store"})
         except Refused:
             if form.get("grant_type") == "password":
                 await asyncio.sleep(WRONG_PASSWORD_SECONDS)
@@ -471,6 +523,15 @@ def create_app(provider: Provider) -> FastAPI:
         if found is None:
             return Response(status_code=401, headers={"WWW-Authenticate": 'Bearer error="invalid_token"'})
         return JSONResponse(found, headers={"Cache-Control": "no-store"})
+
+    @app.get(f"{endpoints}/logout")
+    async def log_out_and_go(request: Request) -> Response:
+        # Whoever logged in is asked for their password the next time too: there is no session to end.
+        asked = request.query_params
+        to = provider.after_logout(asked.get("client_id", ""), asked.get("post_logout_redirect_uri", ""))
+        if to is None:
+            return _page("Logged out", "<p>You may close this page.</p>")
+        return RedirectResponse(to, 303, {"Cache-Control": "no-store"})
 
     @app.post(f"{endpoints}/logout")
     async def log_out(request: Request) -> Response:
@@ -490,13 +551,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The identity provider of the demo; for nothing else.")
     parser.add_argument("--directory", type=Path, required=True, help="where its people and its key are kept")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument(
+        "--dashboard", metavar="URL", help="where the dashboard is; without it nobody logs in there"
+    )
     options = parser.parse_args()
     realm = Realm.load()
+    if options.dashboard:
+        realm = realm.with_dashboard(options.dashboard)
     provider = Provider(
         f"http://127.0.0.1:{options.port}/realms/{realm.name}",
         realm,
         load_people(options.directory),
         load_key(options.directory),
+        load_secret(options.directory) if options.dashboard else None,
     )
     uvicorn.run(
         create_app(provider), host="127.0.0.1", port=options.port, log_level="warning", access_log=False

@@ -6,6 +6,7 @@ demo's identity provider obeys it by these rules, and the tests judge it by them
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ TEMPLATE: Final = Path(__file__).resolve().parents[1] / "deploy/keycloak/itl-rea
 OPENID: Final = "/protocol/openid-connect"
 """Where a realm keeps its endpoints, below the issuer."""
 DEVICE_GRANT: Final = "oauth2.device.authorization.grant.enabled"
+DASHBOARD: Final = "attestation-web"
+POST_LOGOUT: Final = "post.logout.redirect.uris"
 PKCE: Final = "pkce.code.challenge.method"
 
 
@@ -46,6 +49,17 @@ class Realm:
     def load(cls, path: Path = TEMPLATE) -> Self:
         """Read a realm file."""
         return cls(json.loads(path.read_text(encoding="utf-8")))
+
+    def with_dashboard(self, url: str) -> Self:
+        """Return the realm with the addresses of a dashboard at *url*, as the file says that they are changed."""
+        document = copy.deepcopy(dict(self.document))
+        client = next(c for c in document["clients"] if c["clientId"] == DASHBOARD)
+        client["redirectUris"] = [f"{url}/auth/callback"]
+        client["attributes"] |= {
+            POST_LOGOUT: f"{url}/",
+            "backchannel.logout.url": f"{url}/auth/backchannel-logout",
+        }
+        return type(self)(document)
 
     @property
     def name(self) -> str:

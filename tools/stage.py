@@ -131,9 +131,15 @@ def wait_for(url: str, process: Process, what: str) -> None:
 
 
 class IdentityProvider:
-    """The identity provider of the demo, as a process; its people and its key are kept in *directory*."""
+    """The identity provider of the demo, as a process; its people and its key are kept in *directory*.
 
-    def __init__(self, directory: Path, port: int) -> None:
+    Args:
+        directory: Where.
+        port: Of its address.
+        dashboard: Address of the dashboard, whose client has a secret there; empty for none.
+    """
+
+    def __init__(self, directory: Path, port: int, dashboard: str = "") -> None:
         self.issuer = f"http://127.0.0.1:{port}/realms/{Realm.load().name}"
         self.log = directory / "identity.log"
         self._directory = directory
@@ -141,6 +147,7 @@ class IdentityProvider:
             [
                 *(sys.executable, "-m", "tools.demo_identity"),
                 *("--directory", str(directory), "--port", str(port)),
+                *(("--dashboard", dashboard) if dashboard else ()),
             ],
             self.log,
             environment(PYTHONPATH=str(ROOT)),

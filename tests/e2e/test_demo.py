@@ -99,6 +99,20 @@ def test_three_machines_go_from_nothing_to_an_applied_configuration(tmp_path: Pa
     assert _processes_in(data) == []
 
 
+def _sees_the_fleet(said: str) -> None:
+    """Log in at the printed address as the first person that is printed."""
+    dashboard = re.search(r"Dashboard +(http://\S+)", said)
+    alice = re.search(r"Log in as +(alice) +(\w+)", said)
+    assert dashboard is not None
+    assert alice is not None
+    with httpx.Client(base_url=dashboard[1], timeout=60, trust_env=False) as browser:
+        form = browser.get("/auth/login").headers["location"]
+        sent = browser.post(form, data={"username": alice[1], "password": alice[2]})
+        page = browser.get(sent.headers["location"], follow_redirects=True)
+    assert page.status_code == 200, page.text
+    assert re.search(r"attested</a></span> <span class=\"count\">2<", page.text), page.text
+
+
 def test_it_stays_up_until_it_is_stopped_and_the_printed_commands_work(tmp_path: Path) -> None:
     """The service answers, the machines keep attesting, what is printed to try works, Ctrl-C ends everything."""
     demo = _demo("--machines", "2", "--data", str(tmp_path / "data"), cwd=tmp_path)
@@ -112,6 +126,7 @@ def test_it_stays_up_until_it_is_stopped_and_the_printed_commands_work(tmp_path:
         url = re.search(r"Service +(http://\S+)", said)
         assert url is not None
         assert httpx.get(f"{url[1]}/readyz", timeout=60).status_code == 200
+        _sees_the_fleet(said)
         exports = re.findall(r"^ +(export .*)$", said, flags=re.MULTILINE)
         tries = re.findall(
             r"^ +(attestation .*?)(?: +#(?:.* as (alice|carol))?.*)?$", said, flags=re.MULTILINE

@@ -212,6 +212,44 @@ def test_a_wrong_request_leads_nowhere(
         assert "location" not in answer.headers
 
 
+def test_the_dashboard_logs_in_with_its_secret(
+    directory: Path, people: dict[str, Account], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the address that was given; who has not the secret gets nothing for a code, and a logout leads back there."""
+    dash = "http://127.0.0.1:7799"
+    provider = Provider(
+        ISSUER, REALM.with_dashboard(dash), list(people.values()), load_key(directory), "the secret"
+    )
+    client = {"client_id": "attestation-web", "redirect_uri": f"{dash}/auth/callback"}
+    with (
+        asyncio.Runner() as runner,
+        httpx.Client(
+            base_url="http://127.0.0.1:8081",
+            transport=InProcess(create_app(provider), runner.run, "127.0.0.1"),
+        ) as browser,
+    ):
+        before = browser.get(
+            f"{OPENID}/auth", params=QUESTION | client | {"redirect_uri": "http://127.0.0.1:1/"}
+        )
+        assert before.status_code == 400
+        form = client | {"grant_type": "authorization_code", "code_verifier": VERIFIER}
+        for basic in (httpx.Auth(), ("attestation-web", "wrong"), ("attestation-cli", "the secret")):
+            sent = browser.post(
+                f"{OPENID}/auth",
+                params=QUESTION | client,
+                data={"username": "alice", "password": people["alice"].password},
+            )
+            form["code"] = parse_qs(urlsplit(sent.headers["location"]).query)["code"][0]
+            refused = browser.post(f"{OPENID}/token", data=form, auth=basic)
+            assert refused.json()["error"] == "invalid_client"
+        tokens = browser.post(f"{OPENID}/token", data=form, auth=("attestation-web", "the secret")).json()
+        assert time.time() - _claims(browser, tokens["id_token"])["auth_time"] < 60
+        asked = {"client_id": "attestation-web", "post_logout_redirect_uri": f"{dash}/"}
+        assert browser.get(f"{OPENID}/logout", params=asked).headers["location"] == f"{dash}/"
+        asked["post_logout_redirect_uri"] = "https://evil.example/"
+        assert browser.get(f"{OPENID}/logout", params=asked).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("username", "password"), [("alice", "wrong"), ("alice", ""), ("mallory", "x"), ("", "")]
 )
