@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import entry_points
 from ipaddress import ip_network
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from structlog.testing import capture_logs
 
-from attestation.extension import NodeEvent, Tx
+from attestation.extension import GROUP, OWN_EVENTS, NodeEvent, OperatorEvent, Tx
 from attestation.keys import create_kek
 from attestation_extensions import webhooks
 from attestation_extensions.metrics.counts import OBSERVED
@@ -40,6 +41,11 @@ from tests.unit.service.conftest import HeldClock, Service, Starter, migrated, s
 from tests.unit.service.node import SoftwareNode
 
 __all__ = ["migrated", "start"]
+
+OURS = [
+    point.load() for point in entry_points(group=GROUP) if point.value.startswith("attestation_extensions.")
+]
+"""The extensions that come with the service."""
 
 pytestmark = pytest.mark.anyio
 
@@ -721,8 +727,14 @@ def test_every_event_has_one_name() -> None:
     known = OBSERVED["webhook_deliveries"]["event_type"]
     words = {name: messages.source_of(name) for name in messages.NAMES}
     assert (words["machine.attested"], words["machine.pending"]) == ("node.online", "node.registered")
-    strange = {name for name, word in words.items() if word not in known}
-    assert all(name.startswith(("secret.", "kms.", "webhook.")) for name in strange)
+    strange = {word for word in words.values() if word not in known}
+    assert strange == {messages.TEST, *(event for kind in OURS for event in kind.events)}
+
+
+def test_every_event_can_be_told() -> None:
+    """What the service and our extensions declare, under a name; only `operator.break_glass` has none."""
+    declared = {*map(str, OWN_EVENTS), *(event for kind in OURS for event in kind.events)}
+    assert {*map(str, messages.SOURCES.values())} == declared - {OperatorEvent.BREAK_GLASS}
 
 
 async def test_what_is_long_over_is_forgotten_a_few_at_a_time(service: Service, receiver: Receiver) -> None:
