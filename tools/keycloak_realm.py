@@ -56,7 +56,7 @@ class Realm:
         client = next(c for c in document["clients"] if c["clientId"] == DASHBOARD)
         client["redirectUris"] = [f"{url}/auth/callback"]
         client["attributes"] |= {
-            POST_LOGOUT: f"{url}/",
+            POST_LOGOUT: f"{url}/auth/logged-out",
             "backchannel.logout.url": f"{url}/auth/backchannel-logout",
         }
         return type(self)(document)

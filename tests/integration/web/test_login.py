@@ -182,7 +182,7 @@ def test_logging_out_ends_both(alice: Person) -> None:
     with httpx.Client(base_url=alice.web.url, cookies=kept, trust_env=False) as thief:
         assert thief.get("/account").is_redirect
     back = alice._provider.sign_in(target, "alice", browser=alice.browser)
-    assert back == f"{alice.web.url}/"
+    assert back == f"{alice.web.url}/auth/logged-out"
 
 
 def test_a_logout_by_a_link_does_nothing(alice: Person) -> None:

@@ -244,8 +244,8 @@ def test_the_dashboard_logs_in_with_its_secret(
             assert refused.json()["error"] == "invalid_client"
         tokens = browser.post(f"{OPENID}/token", data=form, auth=("attestation-web", "the secret")).json()
         assert time.time() - _claims(browser, tokens["id_token"])["auth_time"] < 60
-        asked = {"client_id": "attestation-web", "post_logout_redirect_uri": f"{dash}/"}
-        assert browser.get(f"{OPENID}/logout", params=asked).headers["location"] == f"{dash}/"
+        asked = {"client_id": "attestation-web", "post_logout_redirect_uri": f"{dash}/auth/logged-out"}
+        assert browser.get(f"{OPENID}/logout", params=asked).headers["location"] == f"{dash}/auth/logged-out"
         asked["post_logout_redirect_uri"] = "https://evil.example/"
         assert browser.get(f"{OPENID}/logout", params=asked).status_code == 200
 

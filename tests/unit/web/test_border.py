@@ -119,6 +119,19 @@ def test_without_a_login_every_page_leads_to_one(dashboard: Dashboard) -> None:
     assert looked_at > 3
 
 
+def test_a_page_that_is_left_open_keeps_nobody_logged_in(dashboard: Dashboard) -> None:
+    """What it asks by itself is answered, and prolongs nothing; then it is loaded anew, and leads to a login."""
+    alice, clock = dashboard.browser(), dashboard.service.clock
+    polls = {"HX-Request": "true"}
+    for _ in range(3):
+        clock.pass_(minutes=9)
+        assert alice.get("/", headers=polls).status_code == 200
+    clock.pass_(minutes=4)
+    answer = alice.get("/", headers=polls)
+    assert (answer.status_code, answer.headers["HX-Refresh"]) == (401, "true")
+    assert alice.get("/").headers["Location"].startswith("/auth/login")
+
+
 def test_a_form_that_we_did_not_give_does_nothing(dashboard: Dashboard) -> None:
     """Without its signature, with that of another address, another person, or from another site."""
     alice, bob = dashboard.browser("alice"), dashboard.browser("bob")

@@ -71,7 +71,9 @@ def session_or_none() -> Session | None:
     """Return the session of who asks, or None; looked up once."""
     if "session" not in g:
         here = web()
-        g.session = here.sessions.find(request.cookies.get(here.cookie, ""), here.now())
+        # A page that is left open asks for ever: nobody is there.
+        by_itself = "HX-Request" in request.headers
+        g.session = here.sessions.find(request.cookies.get(here.cookie, ""), here.now(), by_itself=by_itself)
     return cast("Session | None", g.session)
 
 

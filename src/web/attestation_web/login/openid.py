@@ -29,6 +29,7 @@ from attestation_web.login.tokens import Claims, Identity, Keys, LogoutTokens, v
 from attestation_web.settings import Settings
 
 CALLBACK: Final = "/auth/callback"
+LOGGED_OUT: Final = "/auth/logged-out"
 LOGIN_SECONDS: Final = 600
 """So long a person may take at the provider."""
 LONGEST_TOKEN: Final = 64 << 10
@@ -234,7 +235,7 @@ class OpenID:
             return None
         question = {
             "client_id": self._settings.oidc_client_id,
-            "post_logout_redirect_uri": f"{self._settings.url}/",
+            "post_logout_redirect_uri": f"{self._settings.url}{LOGGED_OUT}",
             **({"id_token_hint": tokens.identity} if tokens.identity else {}),
         }
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(question)}"

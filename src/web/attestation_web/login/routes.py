@@ -14,7 +14,7 @@ from attestation.client.openid.errors import ProviderInvalid, ProviderUnreachabl
 from attestation_web.login.addresses import local
 from attestation_web.login.current import session_or_none, web, whoami
 from attestation_web.login.errors import TokenInvalid
-from attestation_web.login.openid import LOGIN_SECONDS, Finished
+from attestation_web.login.openid import LOGGED_OUT, LOGIN_SECONDS, Finished
 from attestation_web.login.sessions import Session
 from attestation_web.logs import log
 
@@ -118,7 +118,7 @@ def log_out() -> Response:
     """End the session here and the login at the provider."""
     here = web()
     ended = here.sessions.close(request.cookies.get(here.cookie, ""))
-    to = "/auth/logged-out"
+    to = LOGGED_OUT
     if ended is not None:
         log().info("login.closed", subject=ended.subject)
         try:

@@ -131,8 +131,14 @@ class Sessions:
             self._kept[_digest(name)] = session
         return name
 
-    def find(self, name: str, at: datetime) -> Session | None:
-        """Return the session that a browser names, which is used at *at*; None where it is over, or none."""
+    def find(self, name: str, at: datetime, *, by_itself: bool = False) -> Session | None:
+        """Return the session that a browser names; None where it is over, or none.
+
+        Args:
+            name: Its id.
+            at: The instant, which prolongs it.
+            by_itself: A page asked and no person, which does not.
+        """
         with self._lock:
             key = _digest(name)
             session = self._kept.get(key)
@@ -141,7 +147,8 @@ class Sessions:
             if self._over(session, at):
                 del self._kept[key]
                 return None
-            session.seen_at = at
+            if not by_itself:
+                session.seen_at = at
             return session
 
     def close(self, name: str) -> Session | None:
