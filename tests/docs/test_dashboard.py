@@ -57,3 +57,11 @@ def test_every_name_for_views_is_told() -> None:
     cells = "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))
     named = set(re.findall(r"`(\w+)(?:\([^)`]*\))?`", cells))
     assert named == set(page.__all__) - {"Page"}
+
+
+def test_the_settings_that_are_copied_start_it() -> None:
+    """Those of the unit, and those of the first lines: nothing is missing, nothing is unknown."""
+    blocks = re.findall(r"((?:^ *ITL_WEB_\w+=\S+\n)+)", OPERATE, flags=re.MULTILINE)
+    assert len(blocks) == 2
+    for block in blocks:
+        Settings.load(dict(line.strip().split("=", 1) for line in block.splitlines()))

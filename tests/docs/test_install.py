@@ -29,6 +29,7 @@ LINES = COPIED["install"]
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 TEMPLATE = ROOT / "deploy/systemd/attestation-service@.service"
 (KUBELET_DIR,) = (option.default for option in KUBELET_OPTIONS if option.name == "kubelet_dir")
+WEB_UNIT = ROOT / "deploy/systemd/attestation-web.service"
 KUBELET_UNITS = sorted((ROOT / "deploy/systemd").glob("itl-kubelet-*.service"))
 
 
@@ -99,7 +100,9 @@ def test_a_replica_is_the_service_on_another_port() -> None:
     assert [f"attestation-service@{port}" for port in proxied] == started.split()
 
 
-@pytest.mark.parametrize("path", sorted({*UNITS} - {TEMPLATE, *KUBELET_UNITS}), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted({*UNITS} - {TEMPLATE, WEB_UNIT, *KUBELET_UNITS}), ids=lambda path: path.name
+)
 def test_a_unit_starts_what_the_page_installs(path: Path) -> None:
     """Its program, user, settings and directories are those that the page makes, and those that are the defaults."""
     unit = _unit(path)
@@ -147,6 +150,20 @@ def test_the_units_of_a_kubernetes_node() -> None:
             assert unit["ExecStart"].endswith(f"kubelet {path.stem.rpartition('-')[2]} --stay")
 
 
+def test_the_unit_of_the_dashboard() -> None:
+    """Its program, user and settings are those that its page makes; it may write nothing."""
+    page, unit = text("docs/operate/dashboard.md"), _unit(WEB_UNIT)
+    program = unit["ExecStart"].split()[0]
+    place, _, script = program.rpartition("/bin/")
+    assert f"python3 -m venv --without-pip {place}\n" in page
+    assert script in tomllib.loads(text("src/web/pyproject.toml"))["project"]["scripts"]
+    assert f"cat > {unit['EnvironmentFile']} <<" in page
+    assert f"install -m 0644 deploy/systemd/{WEB_UNIT.name} /etc/systemd/system/" in page
+    assert re.search(rf"^useradd .* {unit['User']}$", page, flags=re.MULTILINE)
+    assert unit["ProtectSystem"] == "strict"
+    assert "StateDirectory" not in unit
+
+
 def test_systemd_understands_the_units() -> None:
     """Every word of them; that the programs are not installed here is no fault of theirs."""
     analyze = shutil.which("systemd-analyze")
@@ -168,6 +185,7 @@ def test_systemd_understands_the_units() -> None:
 EXPOSED = {
     "attestation-service.service": 3.0,
     TEMPLATE.name: 3.0,
+    WEB_UNIT.name: 3.0,
     "itl-tpm-register.service": 3.0,
     **{path.name: 3.0 for path in KUBELET_UNITS},
 }

@@ -31,7 +31,6 @@ from attestation_web.settings import Settings
 if TYPE_CHECKING:
     from attestation.client.carrier import Carrier
 
-HEALTH: Final = "health"
 NOBODY: Final = "nobody"
 """In whose name the shared client of the service would speak; `speaking_for` replaces it."""
 
@@ -82,13 +81,12 @@ def create_app(
     app.register_blueprint(routes.blueprint)
     for page in navigation.areas():
         app.register_blueprint(page)
-    app.add_url_rule("/healthz", HEALTH, lambda: ("ok\n", 200, {"Content-Type": "text/plain"}))
     _templates(app, settings)
     return app
 
 
 def _demand_login(app: Flask) -> None:
-    public = routes.PUBLIC | {headers.STATIC, HEALTH}
+    public = routes.PUBLIC | {headers.STATIC}
 
     @app.before_request
     def known() -> None:

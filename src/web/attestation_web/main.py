@@ -92,6 +92,7 @@ def _serve(settings: Settings, warnings: Sequence[str]) -> int:
     from attestation_web import logs
     from attestation_web.app import create_app
     from attestation_web.border.bodies import Bodies
+    from attestation_web.border.health import Health
 
     logs.configure(settings.log_level, settings.log_format)
     for warning in warnings:
@@ -99,7 +100,7 @@ def _serve(settings: Settings, warnings: Sequence[str]) -> int:
     app = create_app(settings)
     server = uvicorn.Server(
         uvicorn.Config(
-            Bodies(WSGIMiddleware(app, workers=settings.threads)),  # type: ignore[arg-type]  # a2wsgi has types of its own
+            Health(Bodies(WSGIMiddleware(app, workers=settings.threads))),  # type: ignore[arg-type]  # a2wsgi has types of its own
             host=settings.listen_host,
             port=settings.listen_port,
             ssl_certfile=settings.tls_cert_file,

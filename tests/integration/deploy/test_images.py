@@ -30,7 +30,8 @@ from tools.ports import free_port
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SERVICE, AGENT, OPERATOR = "itl-attestation-service", "itl-attestation-agent", "itl-attestation-operator"
-UID = {SERVICE: 10001, AGENT: 10002, OPERATOR: 10003}
+WEB = "itl-attestation-web"
+UID = {SERVICE: 10001, AGENT: 10002, OPERATOR: 10003, WEB: 10004}
 LINES = re.findall(r"^buildah build .*$", text("docs/operate/containers.md"), re.MULTILINE)
 START_SECONDS = 120
 STOP_SECONDS = 60
@@ -52,7 +53,7 @@ def images() -> Iterator[Images]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture(scope="module", params=[SERVICE, AGENT, OPERATOR])
+@pytest.fixture(scope="module", params=[SERVICE, AGENT, OPERATOR, WEB])
 def image(request: pytest.FixtureRequest) -> str:
     """One of them."""
     name: str = request.param
@@ -78,18 +79,30 @@ def test_an_image_says_what_it_is(images: Images, image: str) -> None:
     said = configuration["config"]
     uid = UID[image]
     assert said["User"] == f"{uid}:{uid}"
-    program = {SERVICE: "attestation-service", AGENT: "itl-tpm-register", OPERATOR: "attestation-operator"}
+    program = {
+        SERVICE: "attestation-service",
+        AGENT: "itl-tpm-register",
+        OPERATOR: "attestation-operator",
+        WEB: "attestation-web",
+    }
+    arguments = {SERVICE: ["--workers", "2"], AGENT: [], OPERATOR: ["--help"], WEB: ["serve"]}
     assert said["Entrypoint"] == [program[image]]
-    assert (said.get("Cmd") or []) == {SERVICE: ["--workers", "2"], AGENT: [], OPERATOR: ["--help"]}[image]
+    assert (said.get("Cmd") or []) == arguments[image]
     assert said["StopSignal"] == "SIGTERM"
-    if image != OPERATOR:  # a kubelet asks its probes
+    if image in (SERVICE, AGENT):  # the others a kubelet or a proxy asks
         assert said["Healthcheck"]["Test"][0] == "CMD"
-    ports: dict[str, object] = {SERVICE: {"8080/tcp": {}}, AGENT: {}, OPERATOR: {"8081/tcp": {}}}
+    ports: dict[str, object] = {
+        SERVICE: {"8080/tcp": {}},
+        AGENT: {},
+        OPERATOR: {"8081/tcp": {}},
+        WEB: {"7788/tcp": {}},
+    }
     assert said.get("ExposedPorts", {}) == ports[image]
     volumes: dict[str, set[str]] = {
         SERVICE: {"/var/lib/itl-reg"},
         AGENT: {"/var/lib/itl-tpm", "/run/itl-tpm"},
         OPERATOR: set(),
+        WEB: set(),
     }
     assert set(said.get("Volumes") or ()) == volumes[image]
     labels = {

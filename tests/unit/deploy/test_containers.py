@@ -22,7 +22,7 @@ def test_a_linter_of_images_finds_nothing() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert len(FILES) == 3
+    assert len(FILES) == 4
 
 
 def test_they_name_no_registry() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from attestation_web.border import bodies
+from attestation_web.border import bodies, health
 from attestation_web.login.addresses import local
 from attestation_web.login.routes import PUBLIC
 from tests.fixtures.web import AUDITOR, OPERATOR, URL, VIEWER, Dashboard
@@ -105,7 +105,7 @@ def test_without_a_login_every_page_leads_to_one(dashboard: Dashboard) -> None:
     stranger = dashboard.stranger()
     looked_at = 0
     for rule in dashboard.app.url_map.iter_rules():
-        if rule.endpoint in PUBLIC | {"static", "health"}:
+        if rule.endpoint in PUBLIC | {"static"}:
             continue
         path = re.sub(r"<[^>]+>", "x", rule.rule)
         for method in {"GET", "POST"} & (rule.methods or set()):
@@ -177,6 +177,27 @@ def test_what_the_navigation_names_can_be_opened(dashboard: Dashboard, rights: t
     assert "/" in links
     for link in links:
         assert browser.get(link).status_code == 200, link
+
+
+def test_a_probe_is_answered_whatever_host_it_asks_for() -> None:
+    """Without the application, which a kubelet's address would be a stranger to; nothing else is answered so."""
+    reached: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope["path"])
+
+    async def none() -> MutableMapping[str, Any]:
+        raise AssertionError("nothing is read")
+
+    answers: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        answers.append(message)
+
+    for method, path in (("GET", "/healthz"), ("POST", "/healthz"), ("GET", "/healthz/"), ("GET", "/")):
+        asyncio.run(health.Health(app)({"type": "http", "method": method, "path": path}, none, send))
+    assert reached == ["/healthz", "/healthz/", "/"]
+    assert [answer.get("status", answer.get("body")) for answer in answers] == [200, b"ok\n"]
 
 
 def _sent(*messages: dict[str, Any]) -> tuple[list[MutableMapping[str, Any]], list[bytes]]:
