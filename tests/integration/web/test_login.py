@@ -46,6 +46,7 @@ def test_somebody_logs_in_and_is_where_they_wanted_to_be(alice: Person) -> None:
     assert page.headers["cache-control"] == "no-store"
 
 
+@pytest.mark.threat("T276")
 def test_the_cookie_is_an_id_and_nothing_else(alice: Person) -> None:
     """No script reads it, no other site sends it with a form; no token is in any cookie or page."""
     answer = alice.browser.get("/auth/login")
@@ -61,6 +62,7 @@ def test_the_cookie_is_an_id_and_nothing_else(alice: Person) -> None:
     assert not re.search(r"\beyJ[\w-]{20,}", alice.web.log)
 
 
+@pytest.mark.threat("T271")
 def test_an_id_from_before_the_login_is_worth_nothing(alice: Person) -> None:
     """Whoever planted one does not share the session (fixation); each login has a new one, the old is over."""
     planted = "x" * 43
@@ -76,6 +78,7 @@ def test_an_id_from_before_the_login_is_worth_nothing(alice: Person) -> None:
             assert other.get("/account").is_redirect
 
 
+@pytest.mark.threat("T272")
 def test_an_answer_that_is_not_this_browser_s_is_refused(alice: Person) -> None:
     """Another browser's (login CSRF), another state, another issuer, twice: nobody is logged in by it."""
     answer = alice.browser.get("/auth/login")
@@ -169,6 +172,7 @@ def test_a_token_is_used_to_its_end_while_the_provider_is_away(alice: Person) ->
     assert alice.browser.get("/account").status_code == 200
 
 
+@pytest.mark.threat("T271")
 def test_logging_out_ends_both(alice: Person) -> None:
     """The session here, whoever kept its id, and the login at the provider."""
     page = alice.get("/account").text
@@ -241,6 +245,7 @@ def _logout(provider: Provider, **other: object) -> dict[str, object]:
     return {name: value for name, value in (written | other).items() if value is not None}
 
 
+@pytest.mark.threat("T272")
 def test_only_the_provider_ends_sessions(alice: Person) -> None:
     """Not an ID token, not another key, issuer, client or time, none twice; then a good one does."""
     alice.get("/account")

@@ -103,6 +103,7 @@ def test_it_is_told_before_and_afterwards(dashboard: Dashboard) -> None:
     assert "was issued" not in alice.page("/account")
 
 
+@pytest.mark.threat("T275")
 def test_a_button_that_is_pressed_twice_does_it_once(dashboard: Dashboard) -> None:
     """The form has a key; the service knows it again."""
     alice = dashboard.browser()
@@ -131,6 +132,7 @@ def test_what_was_filled_in_wrongly_is_said_beside_it(dashboard: Dashboard) -> N
     assert _tokens(dashboard.service) == 0
 
 
+@pytest.mark.threat("T275")
 @pytest.mark.parametrize("typed", [{}, {"_typed": ""}, {"_typed": "cp-2"}, {"_typed": "CP-1"}])
 def test_what_must_be_typed_is_checked_here(dashboard: Dashboard, typed: dict[str, str]) -> None:
     """Whoever sends the form need not have a page that asks for it."""
@@ -141,6 +143,7 @@ def test_what_must_be_typed_is_checked_here(dashboard: Dashboard, typed: dict[st
     assert alice.act("/toy/typed", role="worker-app", seconds="600", _typed=" cp-1 ").status_code == 303
 
 
+@pytest.mark.threat("T275")
 def test_who_logged_in_long_ago_logs_in_again_and_comes_back(dashboard: Dashboard) -> None:
     """Nothing is done before; what was filled in is there afterwards, and waits for the button."""
     alice = dashboard.browser()
@@ -169,6 +172,7 @@ def test_a_login_that_the_service_calls_too_old_is_made_anew(dashboard: Dashboar
     assert _tokens(dashboard.service) == 0
 
 
+@pytest.mark.threat("T276")
 @pytest.mark.parametrize("rights", [VIEWER, AUDITOR])
 def test_who_may_not_is_refused_by_the_page_too(dashboard: Dashboard, rights: tuple[str, ...]) -> None:
     """Before anything is asked of the service."""
@@ -179,6 +183,7 @@ def test_who_may_not_is_refused_by_the_page_too(dashboard: Dashboard, rights: tu
     assert calls == []
 
 
+@pytest.mark.threat("T274")
 def test_what_an_address_says_is_filled_in_as_text(dashboard: Dashboard) -> None:
     """And never becomes markup."""
     page = dashboard.browser().page("/toy/plain?reason=%22%3E%3Cscript%3Ealert(1)%3C/script%3E&unknown=x")

@@ -36,6 +36,7 @@ ELSEWHERE = (
 )
 
 
+@pytest.mark.threat("T273")
 @pytest.mark.parametrize("target", ELSEWHERE)
 def test_nobody_is_sent_to_a_page_that_is_not_ours(dashboard: Dashboard, target: str) -> None:
     """After a login, and after a choice of colours: the first page instead."""
@@ -52,6 +53,7 @@ def test_pages_of_ours_are_gone_back_to(dashboard: Dashboard) -> None:
     assert local(dashboard.app, "/account?tab=x") == "/account?tab=x"
 
 
+@pytest.mark.threat("T270", "T276")
 def test_every_page_carries_the_headers(dashboard: Dashboard) -> None:
     """Pages, errors, redirects and files alike: no framing, no guessing of types, no scripts but ours."""
     browser = dashboard.browser()
@@ -68,6 +70,7 @@ def test_every_page_carries_the_headers(dashboard: Dashboard) -> None:
         assert headers["Cache-Control"] == "no-store", path
 
 
+@pytest.mark.threat("T274")
 def test_scripts_and_styles_carry_the_nonce_of_their_page(dashboard: Dashboard) -> None:
     """A new one each time; nothing inline, no handler and no style in an attribute."""
     browser = dashboard.browser()
@@ -93,6 +96,7 @@ def test_files_that_name_their_bytes_are_kept(dashboard: Dashboard) -> None:
     assert browser.get("/static/none.css?v=1").headers["Cache-Control"] == "no-store"
 
 
+@pytest.mark.threat("T273")
 @pytest.mark.parametrize("host", ["evil.example", "dash.example.evil.example", "127.0.0.1"])
 def test_no_other_host_is_answered(dashboard: Dashboard, host: str) -> None:
     """A page elsewhere that resolves its own name to us is not answered (DNS rebinding)."""
@@ -100,6 +104,7 @@ def test_no_other_host_is_answered(dashboard: Dashboard, host: str) -> None:
     assert answer.status_code == 400
 
 
+@pytest.mark.threat("T276")
 def test_without_a_login_every_page_leads_to_one(dashboard: Dashboard) -> None:
     """Every address but those that are public, GET and POST; nobody has to think of it."""
     stranger = dashboard.stranger()
@@ -119,6 +124,7 @@ def test_without_a_login_every_page_leads_to_one(dashboard: Dashboard) -> None:
     assert looked_at > 3
 
 
+@pytest.mark.threat("T271")
 def test_a_page_that_is_left_open_keeps_nobody_logged_in(dashboard: Dashboard) -> None:
     """What it asks by itself is answered, and prolongs nothing; then it is loaded anew, and leads to a login."""
     alice, clock = dashboard.browser(), dashboard.service.clock
@@ -132,6 +138,7 @@ def test_a_page_that_is_left_open_keeps_nobody_logged_in(dashboard: Dashboard) -
     assert alice.get("/").headers["Location"].startswith("/auth/login")
 
 
+@pytest.mark.threat("T270")
 def test_a_form_that_we_did_not_give_does_nothing(dashboard: Dashboard) -> None:
     """Without its signature, with that of another address, another person, or from another site."""
     alice, bob = dashboard.browser("alice"), dashboard.browser("bob")
@@ -156,6 +163,7 @@ def test_a_form_that_we_did_not_give_does_nothing(dashboard: Dashboard) -> None:
     assert accepted.status_code == 303
 
 
+@pytest.mark.threat("T270")
 def test_every_form_of_a_page_is_signed(dashboard: Dashboard) -> None:
     """Each that changes something, on each page that takes no argument."""
     browser = dashboard.browser()
@@ -222,6 +230,7 @@ def _sent(*messages: dict[str, Any]) -> tuple[list[MutableMapping[str, Any]], li
     return answers, read
 
 
+@pytest.mark.threat("T277")
 def test_a_body_is_read_whole_before_it_takes_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one piece; one that is too long, or does not come, reaches nothing."""
     more = {"type": "http.request", "more_body": True}

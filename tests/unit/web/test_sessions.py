@@ -39,6 +39,7 @@ def test_an_id_names_one_session_and_guesses_name_none() -> None:
     assert kept.find(next(iter(names))[:-1], AT) is None
 
 
+@pytest.mark.threat("T271")
 @pytest.mark.parametrize(("steps", "stands"), [([29, 29, 29], True), ([31], False), ([29] * 21, False)])
 def test_a_session_ends_when_it_rests_and_in_any_case(steps: list[int], stands: bool) -> None:
     """Each request prolongs it by the idle time, none beyond the longest."""
@@ -52,6 +53,7 @@ def test_a_session_ends_when_it_rests_and_in_any_case(steps: list[int], stands: 
     assert len(kept) == int(stands)
 
 
+@pytest.mark.threat("T271")
 def test_what_was_closed_is_over() -> None:
     """Whoever still has the id has nothing."""
     kept = _sessions()
@@ -61,6 +63,7 @@ def test_what_was_closed_is_over() -> None:
     assert kept.close(name) is None
 
 
+@pytest.mark.threat("T271")
 def test_the_provider_ends_one_login_or_all_of_a_person() -> None:
     """By `sid` that one; by `sub` all of that person; nobody else's."""
     kept = _sessions()
@@ -75,6 +78,7 @@ def test_the_provider_ends_one_login_or_all_of_a_person() -> None:
     assert kept.find(other, AT) is not None
 
 
+@pytest.mark.threat("T277")
 def test_one_person_has_so_many_and_all_have_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that was used longest ago gives way; a flood of one person's logins ends no other's."""
     kept = _sessions()
@@ -90,6 +94,7 @@ def test_one_person_has_so_many_and_all_have_so_many(monkeypatch: pytest.MonkeyP
     assert len(kept) == 5
 
 
+@pytest.mark.threat("T276")
 def test_nothing_secret_is_printed() -> None:
     """A session in a log or a trace shows no token and no key."""
     session = _session()

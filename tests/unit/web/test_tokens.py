@@ -58,6 +58,7 @@ def test_a_good_one_says_who_it_is() -> None:
     assert _verify(_claims(aud=[CLIENT, "account"], azp=CLIENT, preferred_username=None)).name == "s-1"
 
 
+@pytest.mark.threat("T272")
 @pytest.mark.parametrize(
     "other",
     [
@@ -89,6 +90,7 @@ def test_one_for_somebody_else_or_another_time_is_refused(other: dict[str, Any])
         _verify(_claims(**other))
 
 
+@pytest.mark.threat("T275")
 @pytest.mark.parametrize("auth_time", [None, "now", int(AT.timestamp()) - 3600])
 def test_who_was_to_log_in_again_did(auth_time: Any) -> None:
     """The provider must say that it asked; its cookie is not enough."""
@@ -97,6 +99,7 @@ def test_who_was_to_log_in_again_did(auth_time: Any) -> None:
         _verify(_claims(auth_time=auth_time), fresh=AT - timedelta(seconds=30))
 
 
+@pytest.mark.threat("T275")
 @pytest.mark.parametrize(("acr", "good"), [("gold", True), ("silver", True), ("0", False), (None, False)])
 def test_who_decides_logged_in_as_strongly_as_is_demanded(acr: str | None, good: bool) -> None:
     """One of the levels; a first login is not asked for it."""
@@ -137,6 +140,7 @@ def _mac(secret: bytes) -> str:
     return f"{head}.{body}.{b64url(hmac.digest(secret, f'{head}.{body}'.encode(), 'sha256'))}"
 
 
+@pytest.mark.threat("T272")
 def test_only_the_provider_s_signature_counts() -> None:
     """Not another key of that name, no shared secret made of the public key, not `none`, no garbage."""
     provider = _Provider(KEY)
@@ -159,6 +163,7 @@ def test_only_the_provider_s_signature_counts() -> None:
             keys.verified(token)
 
 
+@pytest.mark.threat("T277")
 def test_a_new_key_is_found_and_invented_ones_ask_rarely() -> None:
     """A rotation is not noticed; a stranger's tokens make us ask the provider once in half a minute."""
     provider = _Provider(KEY)
@@ -179,6 +184,7 @@ def test_a_new_key_is_found_and_invented_ones_ask_rarely() -> None:
         keys.verified(_signed(KEY))
 
 
+@pytest.mark.threat("T272")
 @pytest.mark.parametrize(
     "document",
     [

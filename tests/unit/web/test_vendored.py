@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import pytest
+
 import attestation_web
 
 VENDOR = Path(attestation_web.__file__).parent / "static/vendor"
@@ -15,6 +17,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.threat("T278")
 def test_each_file_is_the_one_that_is_named() -> None:
     """By its SHA-256; a licence for each package is among them."""
     assert {name for _, name, *_ in ROWS} | {"FILES"} == {path.name for path in VENDOR.iterdir()}
