@@ -39,6 +39,18 @@ def lock(script: Script, pauses: list[float] | None = None, acts: Acts | None = 
         assert client.lock(MACHINE_ID).status == "locked"
 
 
+def test_who_asks_is_told_the_entry_of_what_was_done() -> None:
+    """The number of the answer, that of a repeated one too; what is none is not told."""
+    told: list[int] = []
+    acts = Acts(on_entry=told.append)
+    for said in ("4711", "", "-1", "x", "9" * 30, "٣"):
+        answer = httpx.Response(
+            200, json=machine(MACHINE_ID, status="locked"), headers=[(b"itl-audit-entry", said.encode())]
+        )
+        lock(Script(answer), acts=acts)
+    assert told == [4711]
+
+
 def made(answer: httpx.Response | type[Exception]) -> httpx.Response | Exception:
     """Return an answer, or a new failure: one that is raised twice would be its own cause."""
     return answer if isinstance(answer, httpx.Response) else answer("no")

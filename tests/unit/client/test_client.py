@@ -17,6 +17,7 @@ from attestation.api import (
     IntroduceRequest,
     RegisterRequest,
 )
+from attestation.api.operations import OperatorAPI
 from attestation.client import (
     AnswerInvalid,
     APIError,
@@ -95,6 +96,38 @@ VERIFICATION = {
     "first_invalid_id": None,
     "error": None,
 }
+
+
+def test_one_client_speaks_for_several_people() -> None:
+    """Over the same connections: each request carries the token of who asks, and nothing of another's."""
+    script = Script(*(httpx.Response(200, json=VERIFICATION) for _ in range(3)))
+    with operator(script) as shared:
+        anna, bernd = shared.agreeing_to("ab").speaking_for("of-anna"), shared.speaking_for("of-bernd")
+        assert anna.meant is None
+        for client in (anna, bernd, shared):
+            client.verify_audit()
+        with pytest.raises(RequestInvalid):
+            shared.speaking_for("two words")
+    assert [r.headers["authorization"] for r in script.requests] == [
+        "Bearer of-anna",
+        "Bearer of-bernd",
+        "Bearer secret",
+    ]
+
+
+def test_one_page_of_a_listing_is_asked_for_alone() -> None:
+    """With the cursor of an earlier one; the next cursor comes back."""
+    script = Script(
+        httpx.Response(200, json={"items": [], "next_cursor": "c2"}),
+        httpx.Response(200, json={"items": [], "next_cursor": None}),
+    )
+    with operator(script) as client:
+        assert client.one_page(OperatorAPI.machines, None, q="x", page_size=5) == ([], "c2")
+        assert client.one_page(OperatorAPI.machines, "c2", q="x", page_size=5) == ([], None)
+    assert [dict(r.url.params) for r in script.requests] == [
+        {"q": "x", "limit": "5"},
+        {"q": "x", "limit": "5", "cursor": "c2"},
+    ]
 
 
 def test_a_problem_is_both_an_api_error_and_the_error_its_code_names() -> None:
