@@ -19,6 +19,7 @@ from flask import Flask, request
 from attestation import __version__
 from attestation.client import OperatorClient
 from attestation.client.openid.discovery import Provider
+from attestation.client.retries import ONCE
 from attestation_web import navigation, problems
 from attestation_web.border import forms, headers
 from attestation_web.login import routes
@@ -65,7 +66,12 @@ def create_app(
     app.extensions[EXTENSION] = Web(
         settings=settings,
         service=OperatorClient(
-            settings.service_url, NOBODY, ca_file=settings.service_ca_file, carrier=service
+            settings.service_url,
+            NOBODY,
+            ca_file=settings.service_ca_file,
+            # A person waits, and a thread with them: they are told, and press again. Acts are asked about all the same.
+            retries=ONCE,
+            carrier=service,
         ),
         openid=OpenID(settings, Provider(settings.oidc_issuer, ca_file=ca_file, carrier=provider), tell),
         sessions=Sessions(
