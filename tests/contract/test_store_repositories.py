@@ -284,6 +284,25 @@ def test_results_keep_every_check_and_only_the_last_few(store: Store) -> None:
     assert [s.result for s in kept.items] == [a_result(99)]
 
 
+def test_the_newest_result_of_each_is_one_question(store: Store) -> None:
+    """Of those that are named and have one, whole, however many are named."""
+    others = [a_machine(number) for number in (2, 3, 4)]
+
+    def work(tx: Any) -> None:
+        for number, machine in enumerate((MACHINE, *others)):
+            tx.machines.add(machine)
+            for result in range(number):  # the first has none
+                tx.results.add(machine.machine_id, a_result(10 * number + result))
+
+    store.write_sync(work)
+    named = [machine.machine_id for machine in (MACHINE, *others[:2])]
+    found = store.read_sync(lambda tx: tx.results.newest_of_each(named))
+    pages = store.read_sync(lambda tx: [tx.results.page(each, None, 1) for each in named])
+    assert found == {each.machine_id: each for page in pages for each in page.items}
+    assert list(map(len, (page.items for page in pages))) == [0, 1, 1]
+    assert store.read_sync(lambda tx: tx.results.newest_of_each([])) == {}
+
+
 LIMIT = RateLimit(requests=3, per_seconds=60)
 
 

@@ -65,6 +65,7 @@ __all__ = [
     "Event",
     "Executor",
     "ExtensionEvent",
+    "Fleet",
     "Handler",
     "KeyURI",
     "KeyURIs",
@@ -456,6 +457,14 @@ class MachineFacts:
     quoted_at: datetime | None
 
 
+class Fleet(Protocol):
+    """Goes through the machines that operators admitted, in a unit that reads."""
+
+    def __call__(self, tx: Tx, machine_id: str | None = None) -> Iterable[MachineFacts]:
+        """Go through all of them, or look at *machine_id* alone: none where it is not admitted."""
+        ...
+
+
 class Rule:
     """An expression of CEL over what it names, bounded so that it holds up nothing (docs/adr/0138).
 
@@ -487,8 +496,7 @@ class Context:
     service_url: str
     key_options: KeyOptions
     """What keys are opened with: the PKCS#11 modules of the service."""
-    fleet: Callable[[Tx], Iterable[MachineFacts]]
-    """Goes through the machines that operators admitted, in a unit that reads."""
+    fleet: Fleet
     emit: Emit
     observe: Observer
     """Tell those who count what no event and no entry of the audit log tells."""

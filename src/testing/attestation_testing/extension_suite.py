@@ -394,7 +394,7 @@ async def _tell(made: AttestationExtension, url: str, times: int) -> None:
         clock=store.clock,
         service_url="http://localhost",
         key_options=KeyOptions(allow_unencrypted=True),
-        fleet=lambda _: iter(()),
+        fleet=lambda *_, **__: iter(()),
         emit=lambda *_, **__: None,
         observe=lambda *_, **__: None,
         high_assurance=False,

@@ -9,13 +9,14 @@ import sqlite3
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
 
 from attestation.clock import rfc3339
 from attestation.keys import create_kek
+from attestation.store.results import Results, StoredResult
 from attestation_extensions.secret_vault import sealing
 from attestation_extensions.secret_vault.records import Secrets
 from attestation_service import extensions
@@ -401,6 +402,36 @@ async def test_a_rule_is_tried_before_it_is_written(service: Service, node: Soft
         if each["machine_id"] == node.machine_id
     ]
     assert locked.startswith("locked")
+
+
+async def test_a_preview_asks_no_more_than_it_must(
+    service: Service, node: SoftwareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a secret of one machine that one is looked at; for a shared one a page of machines is one question."""
+    other = SoftwareNode()
+    await service.admitted(other)
+    own, secret_id = await made(service, node), await shared(service, node)
+    asked: list[list[str]] = []
+    inner = Results.newest_of_each
+
+    def newest(results: Results, machine_ids: list[str]) -> dict[str, StoredResult]:
+        asked.append(sorted(machine_ids))
+        return inner(results, machine_ids)
+
+    def never(*_: object) -> NoReturn:
+        raise AssertionError("one machine after another")
+
+    monkeypatch.setattr(Results, "newest_of_each", newest)
+    monkeypatch.setattr(Results, "page", never)
+    (only,) = (await service.operator("GET", f"{OWN}/{own['secret_id']}/preview")).json()["machines"]
+    assert (only["machine_id"], only["released"]) == (node.machine_id, True)
+    both = (await service.operator("GET", f"{OWN}/{secret_id}/preview")).json()["machines"]
+    ids = sorted((node.machine_id, other.machine_id))
+    assert sorted(each["machine_id"] for each in both) == ids
+    assert asked == [[node.machine_id], ids]
+    # One that is revoked is in neither, also before what was kept for it is erased.
+    await service.act(node, "revoke", {"reason": "x"})
+    assert (await service.operator("GET", f"{OWN}/{own['secret_id']}/preview")).json()["machines"] == []
 
 
 # Versions

@@ -230,9 +230,8 @@ class Desk:
             secret = _of(tx, secret_id)
             shown: list[wire.Reached] = []
             released = total = 0
-            for machine in self._context.fleet(tx):
-                if secret.owner not in (SHARED, machine.machine_id):
-                    continue
+            only = None if secret.owner == SHARED else secret.owner
+            for machine in self._context.fleet(tx, only):
                 why = refusal(tx, self._keys, secret, machine, at, tried=tried)
                 if machine.status is not Status.ATTESTED or machine.trust is not Trust.VERIFIED:
                     why = f"{machine.status.value}, {machine.trust.value}"

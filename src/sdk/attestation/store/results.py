@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
-from sqlalchemy import bindparam, delete, func, insert, select
+from sqlalchemy import BindParameter, bindparam, delete, func, insert, select
 
 from attestation.errors import ResultUnknown
 from attestation.results import Assurance, AttestationResult, Verdict
@@ -102,6 +103,13 @@ _VERIFIED_BEFORE = Prepared(
 )
 
 
+@lru_cache(maxsize=16)
+def _newest_of(machines: int) -> Prepared:
+    named: list[BindParameter[str]] = [bindparam(f"machine_{i}") for i in range(machines)]
+    newest = select(func.max(_C.id)).where(_C.machine_id.in_(named)).group_by(_C.machine_id)
+    return Prepared(select(*_READ).where(_C.id.in_(newest)))
+
+
 class Results:
     """The result history, inside one unit of work.
 
@@ -135,6 +143,17 @@ class Results:
             rows=checked_limit(limit) + 1,
         )
         return page_of("results", rows, limit, _decode)
+
+    def newest_of_each(self, machine_ids: Sequence[str]) -> dict[str, StoredResult]:
+        """Return the newest result of those of *machine_ids* that have any, in one query."""
+        if not machine_ids:
+            return {}
+        # Statements are compiled for powers of two; the last id fills up.
+        size = 1 << (len(machine_ids) - 1).bit_length()
+        padded = [*machine_ids, *[machine_ids[-1]] * (size - len(machine_ids))]
+        named = {f"machine_{i}": machine_id for i, machine_id in enumerate(padded)}
+        found = map(_decode, self._sql.rows(_newest_of(size), **named))
+        return {each.machine_id: each for each in found}
 
     def get(self, machine_id: str, result_id: int) -> StoredResult:
         """Return one result of a machine.

@@ -52,7 +52,7 @@ async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
                     clock=res.clock,
                     service_url=res.settings.service_url,
                     key_options=KeyOptions(modules=parse_modules(res.settings.pkcs11_modules)),
-                    fleet=lambda tx: fleet.facts(tx, res.clock.now()),
+                    fleet=lambda tx, machine_id=None: fleet.facts(tx, res.clock.now(), machine_id),
                     emit=_emitting(each),
                     observe=res.observe,
                     high_assurance=res.settings.high_assurance,
