@@ -104,11 +104,11 @@ def _open(finished: Finished) -> str:
     same = before is not None and before.subject == identity.subject
     if same and before is not None:
         opened.resumed, opened.notices, opened.opened_at = before.resumed, before.notices, before.opened_at
-    g.opened = here.sessions.open(opened)
     g.session = opened
-    log().info("login.opened", subject=identity.subject, again=finished.again is not None)
-    # The service must take the token too; else there is a page that says why, and no loop.
+    # The service must take the token too; else there is a page that says why, no loop, and no session.
     whoami()
+    g.opened = here.sessions.open(opened)
+    log().info("login.opened", subject=identity.subject, again=finished.again is not None)
     # What one person wanted to do, another who logged in at their computer does not find.
     return finished.to if finished.again in (None, identity.subject) else "/"
 
