@@ -88,7 +88,7 @@ def _documented_calls() -> list[str]:
     for page in PAGES:
         for line in shell_lines(page.read_text(encoding="utf-8")):
             # `attestation key` is a line of a screen; what follows a redirection or a pipe is the shell's.
-            calls += re.findall(r"^(?:\$ )?(attestation (?!service|agent|key  )[^|>]*)", line)
+            calls += re.findall(r"^(?:\$ )?(attestation (?!service|agent|key  )(?:'[^']*'|[^|>'])*)", line)
     # What has an ellipsis shows a form, not a call; help ends before anything is parsed.
     return sorted({call.strip() for call in calls if "…" not in call and "--help" not in call})
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 HARMLESS = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}\Z")
 HARMLESS_REF = re.compile(r"[a-z0-9][a-z0-9-]{0,62}@[1-9][0-9]{0,8}\Z")
+HARMLESS_WORD = re.compile(r"[A-Za-z0-9_=~!-]{1,64}\Z")
+HARMLESS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+WORD = re.compile(r"[A-Za-z0-9_!-]*\Z")
+"""What is being typed of a word, at the end of a query."""
 SECONDS = 1.0
 MOST = 50
 
@@ -83,6 +87,43 @@ def _session(root: click.Context) -> Session:
     session.quiet = True
     session.take_options(root.params)
     return session
+
+
+def complete_query(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001 -- click's signature
+    """Return *incomplete* with each word that fits at its end: a table, a column, an operator, a function."""
+    from click.shell_completion import CompletionItem
+
+    quote = incomplete[:1] if incomplete[:1] in ("'", '"') else ""
+    typed = incomplete.removeprefix(quote)
+
+    def ask(session: Session, found: list[CompletionItem]) -> None:
+        with session.client() as client:
+            fits = client.validate_query(typed, offset=len(typed)).completions
+        begun = WORD.search(typed)
+        assert begun is not None
+        for each in fits[:MOST]:
+            # Nothing that a shell could take for its own syntax, whoever answers there.
+            if HARMLESS_WORD.match(each.text) and each.text.casefold().startswith(begun[0].casefold()):
+                value = f"{quote}{typed[: begun.start()]}{each.text}"
+                found.append(CompletionItem(value, help=clean(each.detail)))
+
+    return _within_a_second(ctx, ask)
+
+
+def complete_saved_query(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return saved queries whose name begins with *incomplete*; to delete, only those of the caller."""
+    from click.shell_completion import CompletionItem
+
+    def ask(session: Session, found: list[CompletionItem]) -> None:
+        with session.client() as client:
+            listed = client.saved_queries().queries
+        for each in listed:
+            fits = each.name.startswith(incomplete) and HARMLESS_NAME.match(each.name)
+            if fits and (each.mine or param.name != "delete") and len(found) < MOST:
+                told = each.description or ("yours" if each.mine else f"of {each.owner}")
+                found.append(CompletionItem(each.name, help=clean(told)))
+
+    return _within_a_second(ctx, ask)
 
 
 def complete_policy(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001 -- click's signature

@@ -190,6 +190,12 @@ ADVICE: Mapping[str, str] = {
     "ca-rotation-forbidden": "`attestation ca show` tells where a rotation stands and what is possible",
     "key-not-found": "check the place that is named; `attestation ca show` tells where each key is",
     "pin-rejected": "check passphrase or PIN; a token is not asked again until it changes",
+    "query-invalid": "`attestation query --tables` shows what you may ask",
+    "query-unknown": "`attestation query --list` shows the queries there are",
+    "query-ambiguous": "say whose: `attestation query --saved OWNER/NAME`",
+    "query-timeout": "ask for less: `where` before `join` and `summarize`, a shorter time, fewer columns",
+    "query-failed": "ask for less, or for smaller values",
+    "queries-busy": "try again in a few seconds",
     "policy-invalid": "`attestation policy validate FILE` names each mistake; `attestation policy learn` writes one",
 }
 

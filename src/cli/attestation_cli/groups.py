@@ -13,6 +13,10 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "allow-list": ("attestation_cli.commands.allow_list", "EKs that are admitted in advance."),
     "audit": ("attestation_cli.commands.audit", "Read and verify the audit chain."),
     "witness": ("attestation_cli.commands.witness", "Cosign the checkpoints of somebody's audit log."),
+    "query": (
+        "attestation_cli.commands.query",
+        "Ask the fleet anything: machines, attestations, votes, audit.",
+    ),
     "policy": ("attestation_cli.commands.policy", "What machines are measured against."),
     "collateral": (
         "attestation_cli.commands.collateral",

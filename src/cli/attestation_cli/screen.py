@@ -118,6 +118,11 @@ class Screen:
 
         return OutcomeUnknown(why, key=self.again or "")
 
+    def emit_lines(self, lines: Iterable[str]) -> None:
+        """Print *lines*, which are clean already and have their ends."""
+        for line in lines:
+            self._write(line)
+
     def note(self, text: str) -> None:
         """Print a remark to stderr, where it disturbs no program that reads stdout."""
         if not self.quiet:

@@ -32,6 +32,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── ChallengeUnknown  MachineUnknown  ConfigTokenUnknown  RegistrationTokenUnknown
     │   ├── AllowListEntryUnknown  PolicyUnknown  ApprovalUnknown
     │   ├── ResultUnknown  TrustCertificateUnknown
+    │   ├── QueryUnknown               a query that nobody keeps under this name
     │   └── CertificateUnknown  IssuerUnknown  ExtensionUnknown  DeadLetterUnknown
     ├── Conflict                       it exists, but not in a state that allows this
     │   ├── ChallengeUsed  AKConflict  EKConflict  TPMRequired  TransitionForbidden
@@ -45,6 +46,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── BundleInvalid  CollateralInvalid  IdempotencyKeyReused
     │   ├── BodyTooComplex             more members, or deeper, than any honest body
     │   ├── QueryInvalid               a query breaks the rules of its language, and where
+    │   ├── QueryFailed                a query that cannot be computed: a value is too large or out of range
     │   └── CSRInvalid  AlgorithmForbidden  KeyRefused
     ├── RateLimited                    too often; `retry_after_seconds` says when again
     │   └── PendingQuotaExceeded
@@ -59,6 +61,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── ClusterNotConfigured
     │   ├── BaseConfigMissing  BaseConfigInvalid  DeadlineExceeded
     │   ├── StoreUnavailable           └── StoreBusy
+    │   ├── QueryTimeout  QueriesBusy  a query was not done in time, and was ended; or not begun
     │   ├── CANotConfigured  CertificateNotConformant  ServiceBusy
     │   ├── EndorsementMissing         what would vouch for hardware is not at hand, or has expired
     │   └── SignerUnavailable          a private key cannot sign now; it may later
@@ -395,6 +398,12 @@ class IssuerUnknown(Unknown):
     code = "issuer-unknown"
 
 
+class QueryUnknown(Unknown):
+    """The caller keeps no query under this name."""
+
+    code = "query-unknown"
+
+
 class ExtensionUnknown(Unknown):
     """No extension of that name is enabled."""
 
@@ -577,6 +586,12 @@ class QueryInvalid(RequestInvalid):
         super().__init__(f"line {line}, column {column}: {message}{meant}")
         self.message, self.line, self.column, self.length = message, line, column, length
         self.suggestion = suggestion
+
+
+class QueryFailed(RequestInvalid):
+    """The query is one, but the database does not compute it: a value is too large, or out of range."""
+
+    code = "query-failed"
 
 
 class EKFingerprintMismatch(RequestInvalid):
@@ -770,6 +785,18 @@ class StoreBusy(StoreUnavailable):
     """Another program keeps the database locked: nothing was written, and nothing of this will be."""
 
     code = "store-busy"
+
+
+class QueryTimeout(Unavailable):
+    """The query was not done in the time that one may take, and was ended."""
+
+    code = "query-timeout"
+
+
+class QueriesBusy(Unavailable):
+    """As many queries as may run at the same time do: this one was not begun."""
+
+    code = "queries-busy"
 
 
 class DeadlineExceeded(Unavailable):

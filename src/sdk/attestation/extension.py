@@ -309,13 +309,18 @@ class QueryTable:
 
     Args:
         name: As it is written in a query, `WebhookDeliveries`.
-        statement: Columns with the names that they have there.
+        statement: Columns with the names that they have there. Texts, flags and numbers; a whole number whose name ends
+            in `_at` is microseconds since 1970 (`to_micros`), a `datetime` in the language.
         right: Who may ask for it.
+        description: What its rows are.
+        columns: What a column says, by its name, for who writes queries.
     """
 
     name: str
     statement: Select[Any]
     right: Literal["read", "audit"] = "read"
+    description: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from attestation.appraisal import appraise
 from attestation.clock import Clock
 from attestation.store import StoreSettings, migrate, open_store
-from attestation_service import __version__, extensions
+from attestation_service import __version__, extensions, kql
 from attestation_service.auth.mtls import MTLS
 from attestation_service.authority import open_authority
 from attestation_service.border import problems
@@ -192,6 +192,7 @@ async def owned(
         StoreSettings(
             results_kept=settings.result_history,
             on_authority=lambda: loop.call_soon_threadsafe(hurried.set),
+            functions=kql.FUNCTIONS,
         ),
     )
     clock = clock or opened.clock
@@ -262,6 +263,7 @@ async def owned(
             appraise=tracing.appraise(appraise) if tracing else appraise,
             tracing=tracing,
             observers=enabled.observers,
+            query_tables=enabled.query_tables,
             provider_keys_stale=lambda: oidc is not None and oidc.stale,
             revocation=Revocation(settings, store, clock, authority, service_keys.secret(PURPOSE))
             if authority is not None

@@ -13,6 +13,7 @@ from fastapi import Depends, Request
 from attestation.appraisal import Appraisal, Case, appraise
 from attestation.clock import Clock
 from attestation.endorsements.firmware import Blocklist
+from attestation.extension import QueryTable
 from attestation.machines import Event
 from attestation.store import Store
 from attestation_service.authority import Authority
@@ -46,6 +47,7 @@ class Resources:
         tracing: What makes spans; only their own middleware knows what that is.
         observers: What counts, of extensions.
         provider_keys_stale: Whether keys of the identity provider are missing here, or older than they should be.
+        query_tables: What the query language may look up of extensions.
         running: The acts that this process is carrying out, by their tickets' keys.
     """
 
@@ -74,6 +76,7 @@ class Resources:
     tracing: object | None = None
     observers: Sequence[Callable[[str, Mapping[str, str], float], None]] = ()
     provider_keys_stale: Callable[[], bool] = lambda: False
+    query_tables: Sequence[QueryTable] = ()
     running: set[bytes] = field(default_factory=set)
 
     def observe(self, what: str, how: Mapping[str, str], value: float = 1) -> None:

@@ -27,6 +27,7 @@ from attestation_service.operator_certificates.routes import router as operator_
 from attestation_service.pki.routes import hot as pki_hot
 from attestation_service.pki.routes import router as pki
 from attestation_service.policies.routes import router as policies
+from attestation_service.query.routes import router as query
 from attestation_service.registration.routes import router as registration
 from attestation_service.results.routes import router as results
 from attestation_service.stats.routes import router as stats
@@ -54,6 +55,7 @@ ROUTERS: Final = (
     node_csr_controllers,
     node_csr,
     policies,
+    query,
     trust,
     collateral,
     ca,

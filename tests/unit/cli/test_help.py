@@ -58,10 +58,10 @@ def test_every_command_has_a_paragraph_and_examples(words: tuple[str, ...]) -> N
 
 def calls() -> list[tuple[str, str]]:
     return [
-        (" ".join(words), call)
+        (" ".join(words), call.rstrip())
         for words in BELOW
         for line in examples(words)
-        for call in re.findall(r"attestation [^|>#()&]*[^|>#()& ]", line)
+        for call in re.findall(r"attestation (?:'[^']*'|[^|>#()&])*", line)
     ]
 
 

@@ -286,7 +286,8 @@ async def test_a_stranger_that_cannot_begin_serves_nothing(
 
 QUERIED = """def get_query_tables(self):
         from attestation.extension import QueryTable
-        return [QueryTable(name="Things", statement=None)]
+        from sqlalchemy import literal, select
+        return [QueryTable(name="Things", statement=select(literal(1).label("number")))]
 """
 
 

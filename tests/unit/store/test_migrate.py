@@ -118,6 +118,8 @@ def test_migrations_and_tables_are_the_same_on_postgresql(databases: Callable[[]
     more = {(kind, name) for table, kind, name, _ in found[0] - found[1] if table != "alembic_version"}
     assert more == {
         ("function", "audit_log_has_no_gap"),
+        ("function", "kql_json"),
+        ("function", "kql_json_text"),
         ("trigger", "audit_log_refuses_gap"),
         *(("function", f"{table}_is_append_only") for table in APPEND_ONLY),
         *(("trigger", f"{table}_refuses_{verb}") for table in APPEND_ONLY for verb in ("change", "truncate")),

@@ -125,7 +125,18 @@ class Extension(AttestationExtension):
 
     def get_query_tables(self) -> Sequence[QueryTable]:
         """Let operators look up which tokens were issued."""
-        return (QueryTable(name="MachineTokens", statement=TOKENS),)
+        about = {
+            "jti": "The number of the token",
+            "machine_id": "Whose it is",
+            "audience": "For whom",
+            "role": "Its role when it was issued",
+            "cluster_id": "Its cluster when it was issued",
+            "issued_at": "When it was issued",
+            "expires_at": "Until when it is good",
+            "revoked_at": "When it was ended",
+        }
+        what = "Identity tokens that machines were given; never the tokens"
+        return (QueryTable(name="MachineTokens", statement=TOKENS, description=what, columns=about),)
 
     def get_subscriptions(self) -> Mapping[Event | str, Handler]:
         """End the tokens of a machine that is no longer what they say."""

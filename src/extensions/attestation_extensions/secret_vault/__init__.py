@@ -97,7 +97,21 @@ class SecretVault(AttestationExtension):
 
     def get_query_tables(self) -> Sequence[QueryTable]:
         """Let operators look up which secrets there are."""
-        return (QueryTable(name="Secrets", statement=SECRETS),)
+        about = {
+            "secret_id": "Its id",
+            "machine_id": "Whose it is; empty for a shared one",
+            "name": "How it is asked for",
+            "version": "The newest",
+            "created_at": "When it was made",
+            "created_by": "Who made it",
+            "rotated_at": "When it got its newest value",
+            "expires_at": "From when on it is not released",
+            "deleted_at": "When it was deleted",
+            "accessed_at": "When it was released last",
+            "access_count": "How often it was released",
+        }
+        what = "Which secrets there are; never their values"
+        return (QueryTable(name="Secrets", statement=SECRETS, description=what, columns=about),)
 
     def get_subscriptions(self) -> Mapping[Event | str, Handler]:
         """Forget the secrets of a machine that is no more."""

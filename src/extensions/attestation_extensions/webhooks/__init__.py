@@ -104,7 +104,20 @@ class Extension(AttestationExtension):
 
     def get_query_tables(self) -> Sequence[QueryTable]:
         """Let operators look up what was delivered."""
-        return (QueryTable(name="WebhookDeliveries", statement=DELIVERIES),)
+        about = {
+            "delivery_id": "Its id, the same at every attempt",
+            "webhook_id": "To which endpoint",
+            "event_type": "What it tells of",
+            "created_at": "When it was queued",
+            "status": "pending, delivered, failed",
+            "attempts": "How often it was tried",
+            "next_attempt_at": "When it is tried again",
+            "response_status": "HTTP status of the last answer",
+            "delivered_at": "When it was accepted",
+            "duration_ms": "How long the last attempt took",
+        }
+        what = "Events on their way to endpoints, there, or given up"
+        return (QueryTable(name="WebhookDeliveries", statement=DELIVERIES, description=what, columns=about),)
 
     def get_subscriptions(self) -> Mapping[Event | str, Handler]:
         """Hear of everything that an endpoint can be told of."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attestation.api.operator_certificates import *  # noqa: F403 -- likewise
     from attestation.api.policies import *  # noqa: F403 -- likewise
     from attestation.api.problem import *  # noqa: F403 -- likewise
+    from attestation.api.query import *  # noqa: F403 -- likewise
     from attestation.api.results import *  # noqa: F403 -- likewise
     from attestation.api.stats import *  # noqa: F403 -- likewise
     from attestation.api.trust import *  # noqa: F403 -- likewise
@@ -34,6 +35,7 @@ _MODULES = (
     "node",
     "audit",
     "trust",
+    "query",
     "results",
     "ca",
     "enrollment",

@@ -53,12 +53,18 @@ class Operation:
         line: Method and path; below `/api/v1` unless the router says otherwise.
         errors: What it can end in, beside what each operation can that the same people may ask for.
         accept: Media type of the answer.
+        act: It changes something that must not happen twice, or unnoticed, unless it is a GET.
     """
 
     def __init__(
-        self, operation_id: str, line: str, *errors: Error, accept: str = "application/json"
+        self,
+        operation_id: str,
+        line: str,
+        *errors: Error,
+        accept: str = "application/json",
+        act: bool = True,
     ) -> None:
-        self.operation_id, self.errors, self.accept = operation_id, errors, accept
+        self.operation_id, self.errors, self.accept, self.act = operation_id, errors, accept, act
         self.method, self.path = line.split()
 
     @property
@@ -78,8 +84,8 @@ class Asks(Protocol):
 class ClientMethod(Operation, Generic[P, A]):
     """An operation that is a method of a client; on its class it is the operation."""
 
-    def __init__(self, declared: Callable[..., Any], *line: Any, accept: str) -> None:
-        super().__init__(*line, accept=accept)
+    def __init__(self, declared: Callable[..., Any], *line: Any, accept: str, act: bool) -> None:
+        super().__init__(*line, accept=accept, act=act)
         self._declared = declared
         update_wrapper(self, declared)
 
@@ -127,11 +133,11 @@ class ClientMethod(Operation, Generic[P, A]):
 
 
 def operation(
-    operation_id: str, line: str, *errors: Error, accept: str = "application/json"
+    operation_id: str, line: str, *errors: Error, accept: str = "application/json", act: bool = True
 ) -> Callable[[Callable[Concatenate[Any, P], A]], ClientMethod[P, A]]:
     """Declare an operation by the signature of the method that asks for it; the arguments are those of `Operation`."""
 
     def declare(declared: Callable[Concatenate[Any, P], A]) -> ClientMethod[P, A]:
-        return ClientMethod(declared, operation_id, line, *errors, accept=accept)
+        return ClientMethod(declared, operation_id, line, *errors, accept=accept, act=act)
 
     return declare

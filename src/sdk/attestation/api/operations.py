@@ -401,6 +401,34 @@ class OperatorAPI:
     def roll_back_policy(self, scope: Scope, subject: str) -> api.PolicyAssignment | api.PendingApproval | None:
         """Let what applied there before apply again, or vote for it; None where nothing was assigned before."""
 
+    # Queries
+
+    @operation("query", "POST /query", e.QueryInvalid, e.QueryTimeout, e.QueryFailed, e.QueriesBusy, act=False)
+    def query(self, query: str, *, rows: int = 1000, explain: bool = False) -> api.QueryResult:
+        """Ask for rows, in the query language."""
+
+    @operation("validate_query", "POST /query/validate", act=False)
+    def validate_query(self, query: str, *, offset: int | None = None) -> api.QueryValidation:
+        """Ask whether a text is a query that the caller may ask, and what fits at *offset*."""
+
+    @operation("get_query_schema", "GET /query/schema")
+    def query_schema(self) -> api.QuerySchema:
+        """Return the tables that the caller may ask, and the words of the language."""
+
+    @operation("list_saved_queries", "GET /query/saved")
+    def saved_queries(self) -> api.SavedQueryList:
+        """Return the caller's queries and those that others share."""
+
+    @operation("save_query", "PUT /query/saved/{name}", e.QueryInvalid, e.RequestInvalid, act=False)
+    def save_query(
+        self, name: str, query: str, *, description: str | None = None, shared: bool = False
+    ) -> api.SavedQueryDetail:
+        """Keep a query of the caller's under a name."""
+
+    @operation("delete_query", "DELETE /query/saved/{name}", e.QueryUnknown, act=False)
+    def delete_query(self, name: str) -> None:
+        """Forget a query of the caller's."""
+
     # Who vouches for TPMs
 
     @operation("show_trust_bundle", "GET /trust/bundle")

@@ -37,6 +37,7 @@ PATTERNS: Final[Mapping[str, str]] = {
     r"^[A-Za-z0-9+/=]+$": "must be base64",
     r"^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$": "must be 32 bytes in base64, 44 characters",
     r"^[A-Za-z0-9._-]+$": "must be letters, digits and any of . _ -",
+    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$": "must be 1 to 63 letters, digits and any of . _ -, a letter or digit first",
     r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$": "must be lower-case letters, digits, dots and hyphens",
     r"^[A-Za-z0-9-]+$": "must be letters, digits and hyphens",
     r"^[!-~]+$": "must be visible ASCII without spaces",

@@ -46,6 +46,7 @@ class Asking(Client):
                 params=asked,
                 body=body,
                 accept=operation.accept,
+                act=operation.act,
             )
         return found  # type: ignore[no-any-return]  # of the type that the declaration says
 

@@ -181,10 +181,12 @@ class HTTPSender(Closing):
         body: BaseModel | Mapping[str, Any] | None = None,
         accept: str = "application/json",
         headers: Mapping[str, str] | None = None,
+        act: bool = True,
     ) -> T:
         """Send a request as `send` does, and return what *read* makes of the answer.
 
-        An answer to an act that cannot be read is as good as lost: the act may have been done.
+        An answer to an act that cannot be read is as good as lost: the act may have been done. What is no *act*, or a
+        GET, changes nothing that it could change twice.
 
         Raises:
             APIError: The service refused.
@@ -193,7 +195,7 @@ class HTTPSender(Closing):
             OutcomeUnknown: No answer to an act, which may have been done, or none that can be read.
         """
         told = {"Accept": accept, **(headers or {})}
-        if self._acts is None or method == "GET":
+        if self._acts is None or method == "GET" or not act:
             freely = method in _IDEMPOTENT
             return read(self._repeated(lambda: self._send(method, path, params, body, told), freely=freely))
         from attestation.client import acts

@@ -40,6 +40,7 @@ from attestation.store.issuers import (
     StoredDelegate,
 )
 from attestation.store.logs import MAX_LOG_BYTES, LogKind, PackedLog, pack
+from attestation.store.lookups import Found, LookUp
 from attestation.store.machines import MachineCounts, MachineFilter, Namesake, Pending
 from attestation.store.migrate import Branch, is_postgresql, migrate, migrate_branch, place, sqlite_path
 from attestation.store.node_csrs import NodeChallenge, NodeCSR, NodeDecision, QuoteWord
@@ -50,6 +51,7 @@ from attestation.store.purge import ACT_KEPT, CHALLENGE_KEPT, Purged
 from attestation.store.rate_limits import RateLimit, wait
 from attestation.store.refused_keys import RefusedKey
 from attestation.store.results import StoredEvidence, StoredResult
+from attestation.store.saved_queries import SavedQuery
 from attestation.store.sql import row_of
 from attestation.store.sqlite import SQLiteStore
 from attestation.store.tokens import ConfigToken, RegistrationToken
@@ -89,6 +91,7 @@ __all__ = [
     "CountersignatureKind",
     "DatabaseIdentity",
     "DeadLetter",
+    "Found",
     "Issuance",
     "IssuanceFilter",
     "IssuanceState",
@@ -98,6 +101,7 @@ __all__ = [
     "IssuerState",
     "ListedCertificate",
     "LogKind",
+    "LookUp",
     "MachineCounts",
     "MachineFilter",
     "Namesake",
@@ -117,6 +121,7 @@ __all__ = [
     "RefusedKey",
     "RegistrationToken",
     "RevocationReason",
+    "SavedQuery",
     "Scope",
     "Store",
     "StoreSettings",

@@ -147,6 +147,7 @@ NOT_AUTHORITY: Final = {
     "audit_checkpoints": "signed",
     "audit_countersignatures": "signed by others",
     "machine_labels": "operators' own words; nothing that judges reads them",
+    "saved_queries": "operators' own words; whoever runs one sees what they may see",
     "outbox": "tells of what was done",
     "handovers": "tells subscribers of what was done",
     "rate_limits": "slows down",

@@ -6,11 +6,12 @@ It may be run twice, so it has no effects but those on `tx`. What it raises undo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
 
 from attestation.clock import Clock
+from attestation.store.lookups import Found, LookUp
 from attestation.store.tx import Tx
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ class StoreSettings:
         on_authority: Called, on the writer's thread, after a commit with an entry that tells of an act, not of a
             machine's own, on a row of authority. It must neither block nor raise.
         moved_too: Write also to a database that went on elsewhere: only who takes it back may.
+        functions: What look-ups may call on SQLite beside its own functions: by name, how many arguments (-1: any)
+            and what computes it. Deterministic, without effects, and quick.
     """
 
     busy_timeout_seconds: float = 5.0
@@ -40,6 +43,7 @@ class StoreSettings:
     results_kept: int = 20
     on_authority: Callable[[], object] | None = None
     moved_too: bool = False
+    functions: Mapping[str, tuple[int, Callable[..., Any]]] = field(default_factory=dict)
 
 
 class Store(Protocol):
@@ -47,9 +51,11 @@ class Store(Protocol):
 
     Attributes:
         clock: Whose time counts for all who share the database: its server's, or on SQLite this computer's.
+        dialect: In which language of SQL it is looked up.
     """
 
     clock: Clock
+    dialect: Literal["sqlite", "postgresql"]
 
     async def write(self, work: Callable[[Tx], T]) -> T:
         """Run *work* in a transaction and return its value once it is durable.
@@ -68,6 +74,16 @@ class Store(Protocol):
 
     async def scan(self, work: Callable[[Tx], T]) -> T:
         """As `read`, for lists, searches and walks: however long it takes, it delays no `read`."""
+        ...
+
+    async def look_up(self, wanted: LookUp) -> Found:
+        """Run a statement that an operator thought of: apart from all else, in time, and without any effect.
+
+        Raises:
+            QueryTimeout: It was not done in time, and was ended.
+            QueryFailed: The database does not compute this.
+            QueriesBusy: As many as may run at once do.
+        """
         ...
 
     def write_sync(self, work: Callable[[Tx], T]) -> T:

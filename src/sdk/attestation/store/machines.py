@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TypedDict, Unpack
 
-from sqlalchemy import and_, bindparam, case, delete, func, or_, select, text, update
+from sqlalchemy import ColumnElement, and_, bindparam, case, delete, func, or_, select, text, update
 
 from attestation.clock import to_micros
 from attestation.errors import EKConflict, MachineChanged, MachineUnknown, NameInUse, RequestInvalid
@@ -197,13 +197,20 @@ _ROLES_IN_USE = Prepared(
     .order_by(_C.cluster_id, _C.role)
 )
 _COUNT_BY_ROLE = Prepared(select(_C.role, func.count()).group_by(_C.role))
-# The same rule as `Machine.trust`; a test compares them.
-_TRUST = case(
-    (_C.last_verdict.is_(None) | (_C.last_verdict == Verdict.INDETERMINATE.value), Trust.UNKNOWN.value),
-    (_C.last_verdict == Verdict.FAILED.value, Trust.FAILED.value),
-    (_C.trust_expires_at.is_(None) | (_C.trust_expires_at <= bindparam("at")), Trust.STALE.value),
-    else_=Trust.VERIFIED.value,
-).label("trust")
+
+
+def trust_at(at: ColumnElement[int]) -> ColumnElement[str]:
+    """Return what the last result of a row of `machines` is worth at *at*: the rule of `Machine.trust`."""
+    return case(
+        (_C.last_verdict.is_(None) | (_C.last_verdict == Verdict.INDETERMINATE.value), Trust.UNKNOWN.value),
+        (_C.last_verdict == Verdict.FAILED.value, Trust.FAILED.value),
+        (_C.trust_expires_at.is_(None) | (_C.trust_expires_at <= at), Trust.STALE.value),
+        else_=Trust.VERIFIED.value,
+    )
+
+
+# A test compares it with `Machine.trust`.
+_TRUST = trust_at(bindparam("at")).label("trust")
 _COUNT_BY_TRUST = Prepared(select(_TRUST, func.count()).group_by(text("trust")))
 
 

@@ -25,6 +25,8 @@ from sqlalchemy.exc import ArgumentError
 from attestation.clock import from_micros
 from attestation.errors import StoreBusy, StoreUnavailable
 from attestation.store.base import StoreSettings
+from attestation.store.lookups import AT_ONCE
+from attestation.store.lookups_postgres import PostgresLooker
 from attestation.store.pipeline import Connection, Missed, NotAlone, Pipeline, Sent
 from attestation.store.queues import QueuedStore, Unit, first_line, refuse, unavailable
 from attestation.store.remote_clock import RemoteClock
@@ -437,4 +439,12 @@ class PostgresStore(QueuedStore):
                 opened.enter_context(closing(_Reader(url, settings, clock))) for _ in range(READERS + 1)
             ]
             opened.pop_all()
-        super().__init__(settings, clock=clock, writers=[writer], readers=readers[1:], scanners=readers[:1])
+        super().__init__(
+            settings,
+            clock=clock,
+            dialect="postgresql",
+            writers=[writer],
+            readers=readers[1:],
+            scanners=readers[:1],
+            lookers=[PostgresLooker(lambda: connect(url, settings)) for _ in range(AT_ONCE)],
+        )

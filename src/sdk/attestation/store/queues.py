@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from attestation.clock import Clock
 from attestation.errors import StoreUnavailable
 from attestation.store.base import StoreSettings
+from attestation.store.lookups import Found, Looker, LookUp, LookUps
 from attestation.store.tx import Tx
 
 T = TypeVar("T")
@@ -196,14 +197,17 @@ class QueuedStore:
         settings: StoreSettings,
         *,
         clock: Clock,
+        dialect: Literal["sqlite", "postgresql"],
         writers: Sequence[Worker],
         readers: Sequence[Worker],
         scanners: Sequence[Worker],
+        lookers: Sequence[Looker],
     ) -> None:
-        self.clock = clock
+        self.clock, self.dialect = clock, dialect
         self._writes = Queue("store-writer", writers, settings)
         self._reads = Queue("store-reader", readers, settings)
         self._scans = Queue("store-scanner", scanners, settings)
+        self._look_ups = LookUps(lookers)
 
     async def write(self, work: Callable[[Tx], T]) -> T:
         """See `Store.write`."""
@@ -216,6 +220,10 @@ class QueuedStore:
     async def scan(self, work: Callable[[Tx], T]) -> T:
         """See `Store.scan`."""
         return await self._scans.ask(work)
+
+    async def look_up(self, wanted: LookUp) -> Found:
+        """See `Store.look_up`."""
+        return await self._look_ups.ask(wanted)
 
     def write_sync(self, work: Callable[[Tx], T]) -> T:
         """See `Store.write_sync`."""
@@ -231,5 +239,6 @@ class QueuedStore:
 
     def close(self) -> None:
         """See `Store.close`."""
+        self._look_ups.close()
         for queue in (self._reads, self._scans, self._writes):
             queue.close()

@@ -16,6 +16,8 @@ from pathlib import Path
 from attestation.clock import SystemClock
 from attestation.errors import StoreBusy, StoreUnavailable
 from attestation.store.base import StoreSettings
+from attestation.store.lookups import AT_ONCE
+from attestation.store.lookups_sqlite import SQLiteLooker
 from attestation.store.queues import QueuedStore, Unit, refuse, unavailable
 from attestation.store.sql import Executor
 from attestation.store.tx import Tx
@@ -211,4 +213,12 @@ class SQLiteStore(QueuedStore):
                 opened.enter_context(closing(_Reader(path, settings, read_only=True))) for _ in range(2)
             )
             opened.pop_all()
-        super().__init__(settings, clock=_CLOCK, writers=[writer], readers=[reader], scanners=[scanner])
+        super().__init__(
+            settings,
+            clock=_CLOCK,
+            dialect="sqlite",
+            writers=[writer],
+            readers=[reader],
+            scanners=[scanner],
+            lookers=[SQLiteLooker(path, settings.functions) for _ in range(AT_ONCE)],
+        )

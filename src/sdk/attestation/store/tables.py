@@ -1059,3 +1059,25 @@ class PolicyHistoryRow(Base):
     policy_version: Mapped[int | None]
     at: Mapped[datetime]
     by: Mapped[str]
+
+
+class SavedQueryRow(Base):
+    """A query that somebody kept under a name. `owner`: their stable subject, or the name of break-glass."""
+
+    __tablename__ = "saved_queries"
+    __table_args__ = (
+        UniqueConstraint("owner", "name"),
+        # What others share.
+        Index(None, "shared", "id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    owner: Mapped[str]
+    owner_cn: Mapped[str]
+    name: Mapped[str]
+    query: Mapped[str]
+    description: Mapped[str | None]
+    shared: Mapped[bool]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]

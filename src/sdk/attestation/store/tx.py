@@ -33,6 +33,7 @@ from attestation.store.purge import Purged, purge
 from attestation.store.rate_limits import RateLimits
 from attestation.store.refused_keys import RefusedKeys
 from attestation.store.results import Results
+from attestation.store.saved_queries import SavedQueries
 from attestation.store.schema import Schema
 from attestation.store.sql import Executor
 from attestation.store.state import State
@@ -84,6 +85,7 @@ class Tx:
         "refused_keys",
         "registration_tokens",
         "results",
+        "saved_queries",
         "schema",
         "state",
         "trust",
@@ -111,6 +113,7 @@ class Tx:
         self.results = Results(sql, results_kept)
         self.logs = Logs(sql)
         self.rate_limits = RateLimits(sql)
+        self.saved_queries = SavedQueries(sql)
         self.policies = Policies(sql)
         self.captures = Captures(sql)
         self.ek_certificates = EKCertificates(sql)

@@ -26,6 +26,8 @@ class Right(StrEnum):
     AUDIT = "audit"
     METRICS = "metrics"
     """To count: numbers, and nothing that they are about."""
+    QUERY = "query"
+    """To ask the query language; which tables, the other rights say."""
     KNOWN = "known"
     """To be told who one is."""
 
@@ -49,9 +51,9 @@ class Method(StrEnum):
 
 RIGHTS: Final[Mapping[Duty, frozenset[Right]]] = MappingProxyType(
     {
-        Duty.OPERATOR: frozenset({Right.READ, Right.ACT, Right.METRICS, Right.KNOWN}),
-        Duty.VIEWER: frozenset({Right.READ, Right.METRICS, Right.KNOWN}),
-        Duty.AUDITOR: frozenset({Right.AUDIT, Right.KNOWN}),
+        Duty.OPERATOR: frozenset({Right.READ, Right.ACT, Right.QUERY, Right.METRICS, Right.KNOWN}),
+        Duty.VIEWER: frozenset({Right.READ, Right.QUERY, Right.METRICS, Right.KNOWN}),
+        Duty.AUDITOR: frozenset({Right.AUDIT, Right.QUERY, Right.KNOWN}),
         Duty.METRICS: frozenset({Right.METRICS, Right.KNOWN}),
     }
 )

@@ -9,7 +9,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from attestation.extension import AttestationExtension, Event, Handler, Observer
+from attestation.extension import AttestationExtension, Event, Handler, Observer, QueryTable
 from attestation_service.settings import SettingsInvalid
 
 BUILT_IN: Final = "itl-attestation-extensions"
@@ -33,6 +33,7 @@ class Enabled:
         routers: Theirs, and that of the list of them.
         handlers: By extension.
         observers: What counts.
+        query_tables: What the query language may look up.
         foreign: Names of those that are not ours: what fails of them is left out, and the service runs.
         skipped: Which are left out, and why. It grows until requests are served.
     """
@@ -41,6 +42,7 @@ class Enabled:
     routers: tuple[APIRouter, ...] = ()
     handlers: Mapping[str, Mapping[Event, Handler]] = field(default_factory=dict)
     observers: tuple[Observer, ...] = ()
+    query_tables: tuple[QueryTable, ...] = ()
     foreign: frozenset[str] = frozenset()
     skipped: dict[str, str] = field(default_factory=dict)
 

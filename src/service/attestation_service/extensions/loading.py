@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from attestation.extension import (
     ExtensionEvent,
     Handler,
     Observer,
+    QueryTable,
     event_named,
 )
 from attestation_service.extensions.enabled import (
@@ -36,6 +38,8 @@ from attestation_service.extensions.enabled import (
 from attestation_service.extensions.listing import listing
 from attestation_service.extensions.mounting import routers_of
 from attestation_service.extensions.tables import demand_tables
+from attestation_service.query.catalog import of_extension
+from attestation_service.query.views import views
 from attestation_service.settings import PREFIX, Settings, SettingsInvalid
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -85,11 +89,13 @@ def load(settings: Settings) -> Enabled:
     usable, routers = routers_of(made, found)
     handlers = _subscriptions(usable, found)
     observers = _observers(usable, found)
+    query_tables = _query_tables(usable, found)
     return Enabled(
         extensions=tuple(each for each in usable if each.name not in found.skipped),
         routers=routers,
         handlers=handlers,
         observers=observers,
+        query_tables=query_tables,
         foreign=found.foreign,
         skipped=found.skipped,
     )
@@ -303,6 +309,33 @@ def _observers(extensions: Iterable[AttestationExtension], enabled: Enabled) -> 
         elif observer is not None:
             enabled.skip(ExtensionInvalid(each.name, "has an observer that is no function"))
     return tuple(found)
+
+
+def _query_tables(extensions: Iterable[AttestationExtension], enabled: Enabled) -> tuple[QueryTable, ...]:
+    """Return what the query language may look up; an extension whose tables cannot be shown is skipped."""
+    taken = {view.name.casefold() for view in views(datetime.fromtimestamp(0, UTC))}
+    found: list[QueryTable] = []
+    for each in extensions:
+        try:
+            with strange(each.name, "has a table that no query can show"):
+                tables = tuple(each.get_query_tables())
+                for table in tables:
+                    _demand_shown(table, taken)
+        except ExtensionInvalid as e:
+            enabled.skip(e)
+        else:
+            found += tables
+    return tuple(found)
+
+
+def _demand_shown(table: QueryTable, taken: set[str]) -> None:
+    """Refuse a table called like one of the service, or of others but for case, and a column that cannot be shown."""
+    if table.name.casefold() in taken:
+        raise ValueError(f"there is a table {table.name} already")
+    if table.right not in ("read", "audit"):
+        raise ValueError(f"{table.name} is for {table.right!r}")
+    of_extension(table)
+    taken.add(table.name.casefold())
 
 
 def by_event(subscribed: Mapping[str, Mapping[Event, Handler]]) -> dict[Event, list[str]]:

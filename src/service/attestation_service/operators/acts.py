@@ -305,6 +305,7 @@ class ActStore:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock, self.clock = store, clock, store.clock
+        self.dialect, self.look_up = store.dialect, store.look_up
         self.read, self.scan = store.read, store.scan
         self.read_sync, self.write_sync = store.read_sync, store.write_sync
         self.aclose, self.close = store.aclose, store.close

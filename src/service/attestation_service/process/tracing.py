@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attestation.errors import AttestationError
-from attestation.store import Store, Tx
+from attestation.store import Found, LookUp, Store, Tx
 from attestation_service import __version__
 from attestation_service.resources import Appraise, resources_of
 from attestation_service.settings import Settings
@@ -101,6 +101,7 @@ class _Traced:
         self._store, self._tracer, self.clock = store, tracer, store.clock
         self.read_sync, self.write_sync = store.read_sync, store.write_sync
         self.aclose, self.close = store.aclose, store.close
+        self.dialect = store.dialect
 
     async def read(self, work: Callable[[Tx], T]) -> T:
         if not _within_a_request():
@@ -113,6 +114,10 @@ class _Traced:
             return await self._store.scan(work)
         with span(self._tracer, "scan"):
             return await self._store.scan(_carrying(work))
+
+    async def look_up(self, wanted: LookUp) -> Found:
+        with span(self._tracer, "look_up"):
+            return await self._store.look_up(wanted)
 
     async def write(self, work: Callable[[Tx], T]) -> T:
         if not _within_a_request():

@@ -61,6 +61,7 @@ Access = Literal[
     "act",
     "audit",
     "metrics",
+    "query",
     "known",
     "attestation-approver",
     "attestation-signer",
@@ -76,6 +77,7 @@ ACCESS: Final[dict[Access, str]] = {
     "act": "operators",
     "audit": "auditors",
     "metrics": "those who count; viewers and operators",
+    "query": "operators, viewers and auditors; each the tables that they may see",
     "known": "operators, viewers, auditors, and those who count",
     "attestation-approver": "the approver of a Kubernetes cluster",
     "attestation-signer": "the signer of a Kubernetes cluster",
@@ -234,7 +236,12 @@ def demand_access(app: FastAPI | APIRouter) -> None:
             raise RuntimeError(
                 f"{route.path}: whether several must agree, and to which proposal, is not one answer"
             )
-        if asked and (kind == Right.ACT) == (cross_site.READING in (route.methods or ())):
+        # A query is long, so it is posted; what somebody keeps for themselves is no act: twice is as once.
+        if (
+            asked
+            and kind != Right.QUERY
+            and (kind == Right.ACT) == (cross_site.READING in (route.methods or ()))
+        ):
             # Whoever shows an operator a link or an image would act for them.
             raise RuntimeError(f"{route.path}: what changes something is no GET, and the rest is one")
 

@@ -1,0 +1,1 @@
+"""Ask the fleet: a query language over logical tables."""
