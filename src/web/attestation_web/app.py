@@ -58,7 +58,7 @@ def create_app(
     app = Flask("attestation_web")
     # Signed cookies of Flask are not used: without a key nobody uses them by mistake.
     app.secret_key = None
-    app.config["TRUSTED_HOSTS"] = [urlsplit(settings.url).netloc.rpartition("@")[2].partition(":")[0]]
+    app.config["TRUSTED_HOSTS"] = [urlsplit(settings.url).hostname]
     app.config["MAX_FORM_MEMORY_SIZE"] = 2 << 20
     app.config["MAX_FORM_PARTS"] = 2_000
     app.jinja_options = {**app.jinja_options, "trim_blocks": True, "lstrip_blocks": True}

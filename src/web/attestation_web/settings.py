@@ -121,9 +121,14 @@ class Settings(BaseModel):
     @classmethod
     def _origin(cls, url: str) -> str:
         url = _checked(url)
-        if urlsplit(url).path:
+        parts = urlsplit(url)
+        if parts.path:
             raise ValueError("must have no path: a dashboard shares its origin with nothing else")
-        return url
+        if parts.hostname is None or ":" in parts.hostname:
+            raise ValueError("must name a host, or an IPv4 address")
+        # As browsers spell an origin (RFC 6454 §6.1): forms are told by it.
+        port = "" if parts.port in (None, {"http": 80, "https": 443}[parts.scheme]) else f":{parts.port}"
+        return f"{parts.scheme}://{parts.hostname}{port}"
 
     @field_validator("service_url")
     @classmethod

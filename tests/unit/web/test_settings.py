@@ -25,12 +25,27 @@ def test_three_addresses_are_enough() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("https://Dash.Example/", "https://dash.example"),
+        ("https://dash.example:443", "https://dash.example"),
+        ("HTTPS://dash.example:8443", "https://dash.example:8443"),
+        ("http://localhost:80", "http://localhost"),
+    ],
+)
+def test_the_address_is_spelled_as_browsers_do(url: str, origin: str) -> None:
+    """They say it with each form; another spelling of the same would refuse them all."""
+    assert Settings.load(GOOD | {"ITL_WEB_URL": url}).url == origin
+
+
+@pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"ITL_WEB_SERVICE_URL": ""}, "ITL_WEB_SERVICE_URL: is missing"),
         ({"ITL_WEB_THREAD": "8"}, "did you mean ITL_WEB_THREADS?"),
         ({"ITL_WEB_PASSWORD": "hunter2"}, "unknown setting ITL_WEB_PASSWORD"),
         ({"ITL_WEB_URL": "https://dash.example/sub"}, "ITL_WEB_URL: must have no path"),
+        ({"ITL_WEB_URL": "https://[2001:db8::1]"}, "ITL_WEB_URL: must name a host"),
         ({"ITL_WEB_URL": "http://dash.example"}, "ITL_WEB_URL: is not encrypted"),
         ({"ITL_WEB_SERVICE_URL": "http://attest.example"}, "ITL_WEB_SERVICE_URL: is not encrypted"),
         ({"ITL_WEB_OIDC_ISSUER": "http://id.example"}, "is not encrypted"),
