@@ -27,22 +27,25 @@ from attestation.extension import QueryTable
 from attestation_service import kql
 from attestation_service.context.identity import Right
 from attestation_service.kql import Catalog, Kind
-from attestation_service.query.columns import UNNESTED, carried
+from attestation_service.query.columns import UNNESTED, Dialect, carried
 from attestation_service.query.views import views
 
 INSTANT: Final = "_at"
 """How the name of a whole number ends that is microseconds since 1970, in a table of an extension."""
 
 
-def catalog(rights: frozenset[Right], at: datetime, added: Sequence[QueryTable] = ()) -> Catalog:
+def catalog(
+    rights: frozenset[Right], at: datetime, added: Sequence[QueryTable] = (), *, dialect: Dialect = "sqlite"
+) -> Catalog:
     """Return what somebody with *rights* may ask at *at*.
 
     Args:
         rights: What they may.
         at: Now: what is worth something until an instant depends on it.
         added: Tables of extensions.
+        dialect: Of the database that is asked.
     """
-    ours = (view.table(rights) for view in views(at))
+    ours = (view.table(rights) for view in views(at, dialect))
     theirs = (of_extension(each) for each in added if each.right in rights)
     return Catalog([table for table in (*ours, *theirs) if table is not None])
 

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sqlalchemy import (
+    JSON,
+    TIMESTAMP,
     BigInteger,
     Boolean,
+    ColumnElement,
     Double,
     FromClause,
     Select,
     SQLColumnExpression,
     Text,
+    cast,
+    extract,
+    func,
     select,
     type_coerce,
 )
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
 from attestation_service.context.identity import Right
 from attestation_service.kql import Column, Kind, Table
+
+Dialect = Literal["sqlite", "postgresql"]
 
 _CARRIED: Final[dict[Kind, TypeEngine[Any]]] = {
     Kind.BOOL: Boolean(),
@@ -106,63 +111,31 @@ def carried(columns: Iterable[tuple[str, Kind, SQLColumnExpression[Any]]]) -> Se
     return select(*(type_coerce(of, _CARRIED[kind]).label(name) for name, kind, of in columns))
 
 
-class micros_of(FunctionElement[int]):  # noqa: N801 -- it reads as a function
-    """Microseconds since 1970 of text in RFC 3339 with six digits of fraction and `Z`, as the audit log keeps it."""
-
-    type = BigInteger()
-    inherit_cache = True
-
-
-@compiles(micros_of, "sqlite")
-def _on_sqlite(element: micros_of, compiler: SQLCompiler, **how: Any) -> str:
-    text = compiler.process(element.clauses, **how)
-    seconds = f"CAST(strftime('%s', substr({text}, 1, 19)) AS INTEGER)"
-    return f"({seconds} * 1000000 + CAST(substr({text}, 21, 6) AS INTEGER))"
+def micros_of(text: SQLColumnExpression[str], dialect: Dialect) -> ColumnElement[int]:
+    """Microseconds since 1970 of *text* in RFC 3339 with six digits of fraction and `Z`, as the audit log keeps it."""
+    if dialect == "postgresql":
+        return cast(extract("epoch", cast(text, TIMESTAMP(timezone=True))) * 1_000_000, BigInteger())
+    seconds = cast(func.strftime("%s", func.substr(text, 1, 19)), BigInteger())
+    return seconds * 1_000_000 + cast(func.substr(text, 21, 6), BigInteger())
 
 
-@compiles(micros_of, "postgresql")
-def _on_postgresql(element: micros_of, compiler: SQLCompiler, **how: Any) -> str:
-    text = compiler.process(element.clauses, **how)
-    return f"CAST(extract(epoch FROM CAST({text} AS timestamptz)) * 1000000 AS BIGINT)"
-
-
-class object_of(FunctionElement[str]):  # noqa: N801 -- likewise
+def object_of(
+    key: SQLColumnExpression[str], value: SQLColumnExpression[str], dialect: Dialect
+) -> ColumnElement[str]:
     """A JSON object, as text, of the keys and values of a group of rows."""
-
-    type = Text()
-    inherit_cache = True
-
-
-@compiles(object_of, "sqlite")
-def _object_on_sqlite(element: object_of, compiler: SQLCompiler, **how: Any) -> str:
-    return f"json_group_object({compiler.process(element.clauses, **how)})"
+    if dialect == "postgresql":
+        return cast(func.json_object_agg(key, value), Text())
+    return func.json_group_object(key, value, type_=Text())
 
 
-@compiles(object_of, "postgresql")
-def _object_on_postgresql(element: object_of, compiler: SQLCompiler, **how: Any) -> str:
-    return f"CAST(json_object_agg({compiler.process(element.clauses, **how)}) AS TEXT)"
-
-
-class first_failed(FunctionElement[str]):  # noqa: N801 -- likewise
+def first_failed(outcomes: SQLColumnExpression[Any], dialect: Dialect) -> ColumnElement[str]:
     """The name of the first check in a list of outcomes that failed; NULL where none did."""
-
-    type = Text()
-    inherit_cache = True
-
-
-@compiles(first_failed, "sqlite")
-def _failed_on_sqlite(element: first_failed, compiler: SQLCompiler, **how: Any) -> str:
-    text = compiler.process(element.clauses, **how)
-    return (
-        f"(SELECT json_extract(value, '$[1]') FROM json_each({text})"  # noqa: S608 -- a column of ours
-        " WHERE json_extract(value, '$[0]') = 'failed' LIMIT 1)"
-    )
-
-
-@compiles(first_failed, "postgresql")
-def _failed_on_postgresql(element: first_failed, compiler: SQLCompiler, **how: Any) -> str:
-    text = compiler.process(element.clauses, **how)
-    return (
-        f"(SELECT value ->> 1 FROM json_array_elements(CAST({text} AS json))"  # noqa: S608 -- likewise
-        " WHERE value ->> 0 = 'failed' LIMIT 1)"
-    )
+    word: ColumnElement[Any]
+    name: ColumnElement[Any]
+    if dialect == "postgresql":
+        each = func.json_array_elements(cast(outcomes, JSON())).table_valued("value").render_derived()
+        word, name = each.c.value.op("->>")(0), each.c.value.op("->>")(1)
+    else:
+        each = func.json_each(type_coerce(outcomes, Text())).table_valued("value")
+        word, name = func.json_extract(each.c.value, "$[0]"), func.json_extract(each.c.value, "$[1]")
+    return select(type_coerce(name, Text())).where(word == "failed").limit(1).scalar_subquery()

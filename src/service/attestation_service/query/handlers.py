@@ -46,7 +46,7 @@ TOLD_CHARACTERS: Final = 1024
 
 def seen_by(operator: Operator, res: Resources, at: datetime) -> kql.Catalog:
     """Return what *operator* may ask."""
-    return catalog.catalog(operator.rights, at, res.query_tables)
+    return catalog.catalog(operator.rights, at, res.query_tables, dialect=res.store.dialect)
 
 
 async def run(request: QueryRequest, *, res: Res, operator: OperatorDep) -> QueryResult:

@@ -37,7 +37,7 @@ from attestation.store.tables import (
 )
 from attestation_service.context.identity import Right
 from attestation_service.kql import Kind
-from attestation_service.query.columns import Shown, View, first_failed, micros_of, object_of
+from attestation_service.query.columns import Dialect, Shown, View, first_failed, micros_of, object_of
 
 READERS: Final = frozenset({Right.READ})
 AUDITORS: Final = frozenset({Right.AUDIT})
@@ -47,10 +47,17 @@ _STRING, _WHEN, _LONG, _BOOL = Kind.STRING, Kind.DATETIME, Kind.LONG, Kind.BOOL
 _SPAN, _DYNAMIC = Kind.TIMESPAN, Kind.DYNAMIC
 
 
-def views(at: datetime) -> tuple[View, ...]:
+def views(at: datetime, dialect: Dialect = "sqlite") -> tuple[View, ...]:
     """Return the tables of the service as they are at *at*: what a result is worth and how old it is depend on it."""
     now = literal(to_micros(at), BigInteger())
-    return (_machines(now), _audit_log(), _approvals(now), _attestations(), _certificates(now), _events())
+    return (
+        _machines(now, dialect),
+        _audit_log(dialect),
+        _approvals(now),
+        _attestations(dialect),
+        _certificates(now),
+        _events(),
+    )
 
 
 class _Columns:
@@ -79,11 +86,11 @@ def _passed(now: ColumnElement[int], since: ColumnElement[Any]) -> ColumnElement
     return now - type_coerce(since, BigInteger())
 
 
-def _machines(now: ColumnElement[int]) -> View:
+def _machines(now: ColumnElement[int], dialect: Dialect) -> View:
     machines, certificates = table_of(MachineRow), table_of(EKCertificateRow)
     labels, c = table_of(MachineLabelRow).c, table_of(MachineRow).c
     wears = (
-        select(object_of(labels.key, labels.value))
+        select(object_of(labels.key, labels.value, dialect))
         .where(labels.machine_id == c.machine_id)
         .correlate(machines)
         .scalar_subquery()
@@ -161,11 +168,11 @@ def _machines(now: ColumnElement[int]) -> View:
     )
 
 
-def _audit_log() -> View:
+def _audit_log(dialect: Dialect) -> View:
     of, c = _Columns(AuditRow, AUDITORS), table_of(AuditRow).c
     add = of.add
     add("id", _LONG, "Its number in the log")
-    add("ts", _WHEN, "When", micros_of(c.timestamp))
+    add("ts", _WHEN, "When", micros_of(c.timestamp, dialect))
     add("actor", _STRING, "Who: an operator's name, SYSTEM for break-glass, machine, service", "operator_cn")
     add("actor_id", _STRING, "What stays the same when names change", "operator_sub")
     add("action", _STRING, "What was done, a word")
@@ -220,7 +227,7 @@ def _approvals(now: ColumnElement[int]) -> View:
     )
 
 
-def _attestations() -> View:
+def _attestations(dialect: Dialect) -> View:
     of, c = _Columns(ResultRow, READERS), table_of(ResultRow).c
     add = of.add
     add("id", _LONG, "Its number")
@@ -228,7 +235,12 @@ def _attestations() -> View:
     add("machine_id", _STRING, "Whose evidence")
     add("verdict", _STRING, "Verified, Failed, Indeterminate")
     add("result", _STRING, "The same as verdict", "verdict")
-    add("failed", _STRING, "The first check that failed; empty where none did", first_failed(c.outcomes))
+    add(
+        "failed",
+        _STRING,
+        "The first check that failed; empty where none did",
+        first_failed(c.outcomes, dialect),
+    )
     add("checks", _DYNAMIC, "Every check: what came of it, its name, its texts", "outcomes")
     add("policy", _STRING, "The policy that it was judged by, name@version")
     add("assurance", _STRING, "How well the identity was vouched for")
