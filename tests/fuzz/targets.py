@@ -83,6 +83,7 @@ from attestation.errors import (
     NodeIdentityRejected,
     NoteRejected,
     PolicyInvalid,
+    QueryInvalid,
     RequestInvalid,
     ResultTokenRejected,
     TPMResponseError,
@@ -154,6 +155,7 @@ from attestation_extensions.metrics.listening import parse as parse_metrics_requ
 from attestation_extensions.webhooks.addresses import WebhookURLInvalid
 from attestation_extensions.webhooks.addresses import read_url as read_webhook_url
 from attestation_operator.nodes.objects import has_evidence, requested_node
+from attestation_service import kql
 from attestation_service.auth import Duty, access_token, service_account
 from attestation_service.auth import client_certificate as operator_certificate
 from attestation_service.auth.access_token import Rules
@@ -185,6 +187,9 @@ from attestation_testing.tee.nvidia import SoftwareGPU
 from tests.fixtures.collateral import GOOD as COLLATERAL
 from tests.fixtures.collateral import TRUSTED as COLLATERAL_TRUSTED
 from tests.fixtures.operator_pki import OperatorCA
+from tests.fixtures.queries import AT as QUERIED_AT
+from tests.fixtures.queries import CATALOG
+from tests.fixtures.query_corpus import INVALID, VALID
 from tests.unit.appraisal.node_csr_kit import AT as REQUESTED_AT
 from tests.unit.audit import log_kit
 from tests.unit.pki.certificate_kit import ca_of, leaf_key, pem_of, request_of
@@ -1551,7 +1556,22 @@ def _exec_infos() -> list[bytes]:
     return [json.dumps({**info, "spec": spec}).encode() for spec in specs]
 
 
+def query(data: bytes) -> None:
+    """A text is a plan that compiles for both databases, or QueryInvalid with a place inside of it."""
+    text = data.decode(errors="replace")
+    try:
+        plan = kql.analyse(text, CATALOG, at=QUERIED_AT)
+    except QueryInvalid as e:
+        lines = text.split("\n")
+        if not (1 <= e.line <= len(lines) and 1 <= e.column <= len(lines[e.line - 1]) + 1 and e.length):
+            raise AssertionError(f"no such place: {e.line}, {e.column}") from e
+        return
+    for dialect in ("sqlite", "postgresql"):
+        kql.compiled(plan, dialect)
+
+
 TARGETS: Final[dict[str, Target]] = {
+    "query": Target(query, lambda: [each.encode() for each in (*VALID, *INVALID)], 2048),
     "ocsp_request": Target(ocsp_request, _ocsp_requests, max_bytes=MAX_REQUEST_BYTES + 8),
     "trust_manifest": Target(
         trust_manifest,

@@ -7,22 +7,31 @@ Pure: no database, no clock. docs/protocol/kql.md is the language.
 """
 
 from attestation.errors import QueryInvalid
+from attestation_service.kql.complete import Suggested, Suggestion, complete
 from attestation_service.kql.kinds import Catalog, Column, Kind, Limits, Render, Table
 from attestation_service.kql.plan import Plan, Statement, analyse, compiled, to_python
+from attestation_service.kql.reference import Described, aggregates, functions, operators
 from attestation_service.kql.sqlite_functions import FUNCTIONS
 
 __all__ = [
     "FUNCTIONS",
     "Catalog",
     "Column",
+    "Described",
     "Kind",
     "Limits",
     "Plan",
     "QueryInvalid",
     "Render",
     "Statement",
+    "Suggested",
+    "Suggestion",
     "Table",
+    "aggregates",
     "analyse",
     "compiled",
+    "complete",
+    "functions",
+    "operators",
     "to_python",
 ]

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from attestation_service.kql.kinds import NUMBERS, SCALARS, Kind
-from attestation_service.kql.sql import ANY, SQL, TYPES, Argument, Dialect, bounded, bounded_real, constant
+from attestation_service.kql.sql import ANY, SQL, TYPES, Argument, Dialect, constant
+
+
+def _as_it_is(_dialect: Dialect, _kind: Kind, value: SQL) -> SQL:
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,7 @@ class AggregateFunction:
         prefix: What its column is called, before the name of what it is of.
         takes: How its arguments are written in the reference.
         build: Writes it over a column of the group; given the column that rows are sorted by too, if any.
+        finish: Makes a value of its kind of that: outside of the groups, where it may be used more than once.
         picks: Whether it picks a row, of which further arguments are taken: arg_max and arg_min.
     """
 
@@ -31,6 +36,7 @@ class AggregateFunction:
     takes: str
     description: str
     build: Callable[[Dialect, Argument, SQL | None], SQL]
+    finish: Callable[[Dialect, Kind, SQL], SQL] = _as_it_is
     picks: bool = False
 
 
@@ -47,19 +53,20 @@ def _dcount(_dialect: Dialect, value: Argument, _order: SQL | None) -> SQL:
 
 
 def _sum(dialect: Dialect, value: Argument, _order: SQL | None) -> SQL:
-    if value.kind is Kind.REAL:
-        total = bounded_real(dialect, sa.func.sum(value.sql, type_=TYPES[Kind.REAL]))
-    else:
-        total = dialect.sum_of(value.sql)
-        if value.kind is Kind.TIMESPAN:
-            total = bounded(dialect, total, Kind.TIMESPAN)
-    # The sum of nothing is 0; one that has no room stays null.
-    return sa.case((sa.func.count(value.sql) == constant(0), constant(0)), else_=total)
+    # The sum of nothing is 0; one that has no room is null.
+    return dialect.sum_of(value.sql, value.kind)
 
 
-def _avg(dialect: Dialect, value: Argument, _order: SQL | None) -> SQL:
-    mean = sa.func.avg(sa.cast(value.sql, TYPES[Kind.REAL]), type_=TYPES[Kind.REAL])
-    return mean if value.kind is not Kind.TIMESPAN else dialect.truncated(mean)
+def _finish_sum(dialect: Dialect, kind: Kind, value: SQL) -> SQL:
+    return dialect.bounded_real(value) if kind is Kind.REAL else dialect.bounded(value, kind)
+
+
+def _avg(_dialect: Dialect, value: Argument, _order: SQL | None) -> SQL:
+    return sa.func.avg(sa.cast(value.sql, TYPES[Kind.REAL]), type_=TYPES[Kind.REAL])
+
+
+def _finish_avg(dialect: Dialect, kind: Kind, value: SQL) -> SQL:
+    return dialect.truncated(value) if kind is Kind.TIMESPAN else value
 
 
 def _extreme(*, least: bool) -> Callable[[Dialect, Argument, SQL | None], SQL]:
@@ -124,6 +131,7 @@ AGGREGATES: Mapping[str, AggregateFunction] = {
             takes="value",
             description="The sum; 0 of nothing, null where it has no room.",
             build=_sum,
+            finish=_finish_sum,
         ),
         AggregateFunction(
             name="avg",
@@ -133,6 +141,7 @@ AGGREGATES: Mapping[str, AggregateFunction] = {
             takes="value",
             description="The mean; null of nothing.",
             build=_avg,
+            finish=_finish_avg,
         ),
         AggregateFunction(
             name="min",

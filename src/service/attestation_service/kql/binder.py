@@ -153,6 +153,10 @@ class Binder:
                 return self._call(written, rows, aggregate)
             case syntax.Star():
                 raise self.source.invalid(written.place, "* stands here for no columns")
+            case syntax.Rows():
+                raise self.source.invalid(
+                    written.place, "expected values; rows of a pipeline stand after in alone"
+                )
             case _:
                 raise self.source.invalid(written.place, "expected a value, found a list")
 
@@ -248,9 +252,15 @@ class Binder:
             self._check_pattern(fitted[1], listed[1].place)
         if function.name in ("now", "ago"):
             return self._instant(function.name, fitted, written)
+        if function.name in ("and", "or"):
+            first = fitted[0]
+            if isinstance(first, tree.Apply) and first.function is function:
+                # A chain is flat: as deep as it is long, it would be more than a database takes.
+                fitted = (*first.arguments, *fitted[1:])
         if function.unified is not None:
             fitted = tuple(
-                _as(kind, value) if index >= function.unified else value for index, value in enumerate(fitted)
+                _as(kind, value) if function.unified(index, len(fitted)) else value
+                for index, value in enumerate(fitted)
             )
         return tree.Apply(function=function, arguments=fitted, kind=kind)
 
@@ -327,7 +337,11 @@ def name_of(written: syntax.Expression) -> str | None:
             return written.name
         case syntax.Index():
             inner = name_of(written.value)
-            return None if inner is None else f"{inner}_{written.key}"
+            if inner is None:
+                return None
+            return (
+                f"{inner}_" if isinstance(written.key, int) and written.key < 0 else f"{inner}_{written.key}"
+            )
         case syntax.Call() if written.name in AGGREGATES:
             prefix = AGGREGATES[written.name].prefix
             inner = name_of(written.arguments[0]) if written.arguments else None

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import sqlalchemy as sa
-
 from attestation_service.kql import times
 from attestation_service.kql.kinds import NUMBERS, WHOLE, Kind
 from attestation_service.kql.sql import (
     SQL,
-    TYPES,
     Argument,
     Dialect,
     Function,
     Naming,
     Parameter,
     as_real,
-    bounded,
-    bounded_real,
     constant,
     infix,
 )
@@ -44,34 +39,9 @@ def _bin(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
     kind = _bin_kind((value.kind, step.kind))
     assert kind is not None
     if kind is Kind.REAL:
-        return dialect.once(
-            as_real(step),
-            lambda s: bounded_real(
-                dialect,
-                infix(
-                    "*",
-                    sa.func.floor(
-                        infix("/", as_real(value), _positive(s, Kind.REAL), TYPES[Kind.REAL]),
-                        type_=TYPES[Kind.REAL],
-                    ),
-                    s,
-                    TYPES[Kind.REAL],
-                ),
-            ),
-        )
-    origin = times.FIRST if kind is Kind.DATETIME else 0
-    positive = dialect.once(step.sql, lambda s: _positive(s, Kind.LONG))
-
-    def written(v: SQL) -> SQL:
-        since = infix("-", v, constant(origin)) if origin else v
-        return dialect.whole("-", v, dialect.whole("%", since, positive))
-
-    found = dialect.once(value.sql, written)
-    return found if kind is Kind.LONG else bounded(dialect, found, kind)
-
-
-def _positive(value: SQL, kind: Kind) -> SQL:
-    return sa.case((value > constant(0), value), else_=sa.cast(sa.null(), TYPES[kind]))
+        return dialect.bounded_real(dialect.bin_real(as_real(value), as_real(step)))
+    found = dialect.bin_whole(value.sql, step.sql, times.FIRST if kind is Kind.DATETIME else 0)
+    return found if kind is Kind.LONG else dialect.bounded(found, kind)
 
 
 def _start(of: int, length: int) -> Callable[[Dialect, tuple[Argument, ...]], SQL]:
@@ -80,10 +50,8 @@ def _start(of: int, length: int) -> Callable[[Dialect, tuple[Argument, ...]], SQ
     def build(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
         value, *offset = arguments
         shift = constant(_offset(offset) * length)
-        begin = dialect.once(
-            value.sql, lambda v: infix("-", v, infix("%", infix("-", v, constant(of)), constant(length)))
-        )
-        return bounded(dialect, infix("+", begin, shift), Kind.DATETIME)
+        begin = dialect.bin_whole(value.sql, constant(length), of)
+        return dialect.bounded(infix("+", begin, shift), Kind.DATETIME)
 
     return build
 
@@ -95,7 +63,7 @@ def _offset(arguments: list[Argument]) -> int:
 
 def _month(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
     value, *offset = arguments
-    return bounded(dialect, dialect.start_of_month(value.sql, constant(_offset(offset))), Kind.DATETIME)
+    return dialect.bounded(dialect.start_of_month(value.sql, constant(_offset(offset))), Kind.DATETIME)
 
 
 def _never(_dialect: Dialect, _arguments: tuple[Argument, ...]) -> SQL:
@@ -138,6 +106,8 @@ FUNCTIONS: tuple[Function, ...] = (
             optional=1,
             result=Kind.DATETIME,
             nullable=True,
+            # As Kusto does, which calls the others Column1.
+            naming=Naming.AS_ARGUMENT if name == "day" else Naming.NUMBERED,
             description=f"Where the {name} of a datetime begins{extra}, or so many {name}s later.",
             build=build,
         )

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.sql.elements import Grouping
 
 from attestation_service.kql import tree
 from attestation_service.kql.aggregates import AGGREGATES
 from attestation_service.kql.kinds import Kind
-from attestation_service.kql.sql import SQL, TYPES, Argument, Dialect, bounded_real, constant, null_of, raw
+from attestation_service.kql.shallow import shallow
+from attestation_service.kql.sql import SQL, TYPES, Argument, Dialect, constant, null_of, raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,19 @@ def _column(index: int, kind: Kind) -> SQL:
     return sa.column(f"c{index}", TYPES[kind])
 
 
+def _same(left: SQL, right: SQL, kind: Kind, other: Kind) -> SQL:
+    """Tell whether keys of a join are the same, null and null too; so that both databases can look them up."""
+    if kind is Kind.STRING:
+        return left == right
+    if kind is Kind.BOOL:
+        nothing: SQL = sa.false()
+    else:
+        nothing = sa.cast(constant(0), TYPES[Kind.REAL if Kind.REAL in (kind, other) else kind])
+    return sa.and_(
+        sa.func.coalesce(left, nothing) == sa.func.coalesce(right, nothing), left.is_(None) == right.is_(None)
+    )
+
+
 _ORDER = sa.column("o", sa.BigInteger())
 
 
@@ -38,8 +53,8 @@ class Compiler:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._shared: dict[int, tuple[sa.CTE, bool]] = {}
-        self._names = 0
+        self._shared: dict[int, tuple[sa.TableClause, bool]] = {}
+        self._parts: list[sa.CTE] = []
 
     def statement(self, rows: tree.Rows, count: int | None) -> sa.Select[Any]:
         """Write all rows, at most *count*, in their order where they have one."""
@@ -48,17 +63,27 @@ class Compiler:
         found = self._from(table, [_column(i, kind) for i, kind in enumerate(rows.kinds)], ordered=False)
         if written.ordered:
             found = found.order_by(_ORDER)
-        return found if count is None else found.limit(count)
+        if count is not None:
+            found = found.limit(count)
+        # In order, and each names those before it by their names alone: SQLAlchemy would nest, as deep as there are.
+        return found.add_cte(*self._parts)
 
     # ------------------------------------------------------------ rows
 
-    def _named(self, written: _Written) -> sa.FromClause:
-        self._names += 1
-        return written.select.subquery(f"r{self._names}")
+    def _named(self, written: _Written) -> sa.TableClause:
+        """Make a common table expression of rows: a subquery in one in one is more than SQLite's parser takes."""
+        return self._part(written.select)
+
+    def _part(self, select: sa.Select[*tuple[Any, ...]]) -> sa.TableClause:
+        self._parts.append(select.cte(f"r{len(self._parts)}"))
+        return sa.table(f"r{len(self._parts) - 1}")
 
     def _from(self, table: sa.FromClause, columns: Sequence[SQL], *, ordered: bool) -> sa.Select[Any]:
         """Select columns under their numbers."""
         labelled = [column.label(f"c{index}") for index, column in enumerate(columns)]
+        if not labelled:
+            # What only counts rows needs none of their columns; SQLite has no SELECT of nothing.
+            labelled = [constant(0).label("none")]
         return sa.select(*labelled, *([_ORDER.label("o")] if ordered else [])).select_from(table)
 
     def _rows(self, rows: tree.Rows) -> _Written:
@@ -67,6 +92,10 @@ class Compiler:
                 return self._scan(rows)
             case tree.Shared():
                 return self._share(rows)
+            case tree.Filter() if (deep := shallow(rows)) is not rows:
+                return self._rows(deep)
+            case tree.Map() if (deep := shallow(rows)) is not rows:
+                return self._rows(deep)
             case tree.Filter():
                 inner = self._rows(rows.rows)
                 selected = self._all(inner, rows.kinds)
@@ -75,6 +104,10 @@ class Compiler:
                 inner = self._rows(rows.rows)
                 values = [self.value(value).sql for value in rows.values]
                 selected = self._from(self._named(inner), values, ordered=inner.ordered)
+                if not all(isinstance(value, tree.Ref | tree.Const) for value in rows.values):
+                    # A column of these that is used twice later is computed once: without an offset, databases put
+                    # what it is made of in each of the places, which doubles with each operator.
+                    selected = selected.offset(constant(0))
                 return _Written(select=selected, ordered=inner.ordered)
             case tree.Sort():
                 return self._sort(rows)
@@ -97,28 +130,24 @@ class Compiler:
 
     def _scan(self, rows: tree.Scan) -> _Written:
         """Read a table, and hold it to what each kind promises."""
-        table = rows.table.statement.subquery(f"r{self._next()}")
+        table = self._part(rows.table.statement)
         columns = []
         for column in rows.table.columns:
-            value: SQL = table.c[column.name]
+            value: SQL = sa.column(column.name, TYPES[column.kind])
             if column.kind is Kind.STRING:
                 value = sa.func.coalesce(value, raw("''"), type_=TYPES[Kind.STRING])
             elif column.kind is Kind.REAL:
-                value = bounded_real(self._dialect, sa.column(column.name, TYPES[Kind.REAL]))
+                value = self._dialect.bounded_real(value)
             elif column.kind is Kind.DYNAMIC:
                 value = sa.func.nullif(value, raw("'null'"), type_=TYPES[Kind.DYNAMIC])
             columns.append(value)
         return _Written(select=self._from(table, columns, ordered=False))
 
-    def _next(self) -> int:
-        self._names += 1
-        return self._names
-
     def _share(self, rows: tree.Shared) -> _Written:
         """Write rows that have a name once, as a common table expression."""
         if rows.number not in self._shared:
             inner = self._rows(rows.rows)
-            self._shared[rows.number] = (inner.select.cte(f"l{rows.number}"), inner.ordered)
+            self._shared[rows.number] = (self._named(inner), inner.ordered)
         table, ordered = self._shared[rows.number]
         columns = [_column(index, kind) for index, kind in enumerate(rows.kinds)]
         return _Written(select=self._from(table, columns, ordered=ordered), ordered=ordered)
@@ -153,14 +182,23 @@ class Compiler:
                 sql=column, kind=kind, nullable=kind is not Kind.STRING or each.best is not None
             )
             value = AGGREGATES[each.name].build(self._dialect, argument, _ORDER if inner.ordered else None)
-            if each.kind is Kind.STRING:
-                value = sa.func.coalesce(value, raw("''"), type_=TYPES[Kind.STRING])
             made.append(value)
-        selected = self._from(self._named(inner), [*keys, *made], ordered=False)
+        grouped = self._from(self._named(inner), [*keys, *made], ordered=False)
         if rows.keys:
-            # By position: what a key is called outside is what some column inside may be called.
-            selected = selected.group_by(*keys)
-        return _Written(select=selected)
+            grouped = grouped.group_by(*keys)
+        return _Written(select=self._finished(grouped, rows))
+
+    def _finished(self, grouped: sa.Select[Any], rows: tree.Aggregate) -> sa.Select[Any]:
+        """Make values of their kinds of what aggregates gave."""
+        width, values = len(rows.keys), list[SQL]()
+        for index, kind in enumerate(rows.kinds):
+            value = _column(index, kind)
+            if index >= width:
+                value = AGGREGATES[rows.aggregations[index - width].name].finish(self._dialect, kind, value)
+                if kind is Kind.STRING:
+                    value = sa.func.coalesce(value, raw("''"), type_=TYPES[Kind.STRING])
+            values.append(value)
+        return self._from(self._part(grouped), values, ordered=False)
 
     def _ranked(self, inner: _Written, rows: tree.Aggregate) -> _Written:
         """Number the rows of each group from the best one on, for each aggregate that picks a row."""
@@ -192,8 +230,13 @@ class Compiler:
         left, right = self._rows(rows.left), self._rows(rows.right)
         if rows.flavour == "innerunique":
             left = self._unique(left, rows)
-        a, b = self._named(left), self._named(right)
-        same = sa.and_(*(a.c[f"c{one}"] == b.c[f"c{other}"] for one, other in rows.on))
+        a, b = self._sided(left, rows.left.kinds), self._sided(right, rows.right.kinds)
+        same = sa.and_(
+            *(
+                _same(a.c[f"c{one}"], b.c[f"c{other}"], rows.left.kinds[one], rows.right.kinds[other])
+                for one, other in rows.on
+            )
+        )
         of_left = [a.c[f"c{index}"] for index in range(len(rows.left.kinds))]
         if rows.flavour in ("leftsemi", "leftanti"):
             found = sa.exists(sa.select(constant(1)).select_from(b).where(same).correlate(a))
@@ -209,6 +252,11 @@ class Compiler:
         joined = a.join(b, same, isouter=outer)
         return _Written(select=self._from(joined, [*of_left, *of_right], ordered=False))
 
+    def _sided(self, written: _Written, kinds: tuple[Kind, ...]) -> sa.TableClause:
+        """Name rows whose columns are to be told from those of the other side."""
+        columns = [sa.column(f"c{index}", TYPES[kind]) for index, kind in enumerate(kinds)]
+        return sa.table(self._named(written).name, *columns)
+
     def _unique(self, left: _Written, rows: tree.Join) -> _Written:
         """Keep one row for each key: the first by all columns, so that both databases keep the same."""
         kinds = rows.left.kinds
@@ -218,7 +266,7 @@ class Compiler:
         ]
         columns = [_column(i, kind).label(f"c{i}") for i, kind in enumerate(kinds)]
         place = sa.func.row_number().over(partition_by=keys, order_by=by).label("u")
-        numbered = sa.select(*columns, place).select_from(self._named(left)).subquery(f"r{self._next()}")
+        numbered = self._part(sa.select(*columns, place).select_from(self._named(left)))
         first = self._from(numbered, [_column(i, kind) for i, kind in enumerate(kinds)], ordered=False)
         return _Written(select=first.where(sa.column("u", sa.BigInteger()) == constant(1)))
 
@@ -230,9 +278,10 @@ class Compiler:
             selects.append(self._from(self._named(inner), columns, ordered=False))
         if len(selects) == 1:
             return _Written(select=selects[0])
-        united = sa.union_all(*selects).subquery(f"r{self._next()}")
+        united = sa.union_all(*selects)
+        self._parts.append(united.cte(f"r{len(self._parts)}"))
         columns = [_column(index, kind) for index, kind in enumerate(rows.kinds)]
-        return _Written(select=self._from(united, columns, ordered=False))
+        return _Written(select=self._from(sa.table(f"r{len(self._parts) - 1}"), columns, ordered=False))
 
     # ------------------------------------------------------------ values
 
@@ -256,7 +305,8 @@ class Compiler:
                 )
             case tree.Apply():
                 arguments = tuple(self.value(each) for each in value.arguments)
-                written = value.function.build(self._dialect, arguments)
+                # In parentheses, so that no precedence matters.
+                written = Grouping(value.function.build(self._dialect, arguments))
                 nullable = value.function.nullable
                 if nullable is None:
                     nullable = any(argument.nullable for argument in arguments)

@@ -16,7 +16,6 @@ from attestation_service.kql.sql import (
     Naming,
     Parameter,
     as_real,
-    bounded,
     constant,
     infix,
     raw,
@@ -43,7 +42,7 @@ def _to_long(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
 
 
 def _to_int(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
-    return bounded(dialect, _to_long(dialect, arguments), Kind.INT)
+    return dialect.bounded(_to_long(dialect, arguments), Kind.INT)
 
 
 def _to_real(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
@@ -61,13 +60,15 @@ def _to_bool(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
         return value.sql
     if value.kind in NUMBERS:
         return value.sql != constant(0)
-    return dialect.once(
-        dialect.lower(dialect.text_of(value)),
-        lambda t: sa.case(
-            (t.in_([raw("'true'"), raw("'1'")]), sa.true()),
-            (t.in_([raw("'false'"), raw("'0'")]), sa.false()),
-            else_=sa.cast(sa.null(), TYPES[Kind.BOOL]),
-        ),
+    return sa.case(
+        {
+            raw("'true'"): sa.true(),
+            raw("'1'"): sa.true(),
+            raw("'false'"): sa.false(),
+            raw("'0'"): sa.false(),
+        },
+        value=dialect.lower(dialect.text_of(value)),
+        else_=sa.cast(sa.null(), TYPES[Kind.BOOL]),
     )
 
 

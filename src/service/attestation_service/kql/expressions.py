@@ -47,6 +47,8 @@ POWERS = {
 }
 """How tightly each operator binds."""
 
+_SIGNED = frozenset({Kind.LONG, Kind.REAL, Kind.TIMESPAN})
+
 ONCE = {EQUALITY, RELATION}
 """Powers at which nothing associates: `a == b == c` is refused."""
 
@@ -141,11 +143,23 @@ def _prefix(reader: Reader, pipeline: PipelineParser) -> Expression:
     if reader.is_mark("-", "+"):
         sign = reader.take()
         operand = expression(reader, pipeline, STRING)
+        if (
+            isinstance(operand, Literal)
+            and operand.kind in _SIGNED
+            and not isinstance(operand.value, str | None)
+        ):
+            value = -operand.value if sign.text == "-" else operand.value
+            return Literal(place=sign.place.to(operand.place), kind=operand.kind, value=value)
         return Call(
             place=sign.place.to(operand.place), mark=sign.place, name=f"{sign.text}1", arguments=(operand,)
         )
-    found = _primary(reader, pipeline)
+    found, members = _primary(reader, pipeline), -1
     while True:
+        members += 1
+        if members > reader.limits.nesting:
+            raise reader.source.invalid(
+                reader.token.place, f"more than {reader.limits.nesting} members of members"
+            )
         if reader.is_mark("."):
             reader.take()
             name = reader.name("the name of a member")
@@ -206,6 +220,8 @@ def _literal(reader: Reader, token: Token) -> Literal:
 
 def _call(reader: Reader, pipeline: PipelineParser) -> Call:
     name = reader.take()
+    if name.text in POWERS:
+        raise reader.source.invalid(name.place, f"{name.text} stands between two values")
     reader.expect("(")
     arguments: tuple[Expression, ...] = ()
     if not reader.is_mark(")"):

@@ -7,6 +7,7 @@ written but without exponent. What is no JSON is a string: so `parse_json` has i
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -21,8 +22,6 @@ def parse(text: str) -> Any:
     Raises:
         ValueError: It is none, or holds what PostgreSQL's jsonb does not.
     """
-    if "\\u0000" in text or "\0" in text:
-        raise ValueError("a string in JSON holds no NUL here")
     try:
         value = json.loads(text, parse_float=_number, parse_int=_whole, parse_constant=_refuse)
         return _checked(value, MOST_DEPTH)
@@ -56,9 +55,19 @@ def literal(text: str) -> str:
         ValueError: It is no JSON.
     """
     try:
-        return canonical(parse(text))
+        return canonical(parse(_STRING.sub(_in_quotes, text)))
     except ValueError:
         raise ValueError("this is no JSON") from None
+
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"|\'(?:[^\'\\]|\\.)*+\'')
+
+
+def _in_quotes(found: re.Match[str]) -> str:
+    """Write a string in apostrophes as JSON has it."""
+    if found[0][0] == '"':
+        return found[0]
+    return '"' + found[0][1:-1].replace("\\'", "'").replace('"', '\\"') + '"'
 
 
 def _number(text: str) -> Decimal:
@@ -83,14 +92,16 @@ def _refuse(text: str) -> Any:
 
 
 def _checked(value: Any, depth: int) -> Any:
-    """Refuse lone surrogates, which no database keeps, and what is nested too deep."""
+    """Refuse NUL and lone surrogates, which no database keeps, and what is nested too deep."""
     if depth == 0:
         raise ValueError("JSON is nested too deep")
     if isinstance(value, str):
+        if "\0" in value:
+            raise ValueError("a string in JSON holds no NUL here")
         value.encode()
     elif isinstance(value, dict):
         for name, member in value.items():
-            name.encode()
+            _checked(name, depth)
             _checked(member, depth - 1)
     elif isinstance(value, list):
         for member in value:

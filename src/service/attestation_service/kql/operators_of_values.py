@@ -16,8 +16,6 @@ from attestation_service.kql.sql import (
     Function,
     Parameter,
     as_real,
-    bounded,
-    bounded_real,
     constant,
     infix,
 )
@@ -47,16 +45,7 @@ def equal(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
         return left.sql == right.sql
     if not (left.nullable and right.nullable):
         return sa.func.coalesce(left.sql == right.sql, _false(), type_=TYPES[BOOL])
-    return dialect.once(
-        left.sql,
-        lambda a: dialect.once(
-            right.sql,
-            lambda b: sa.case(
-                (sa.and_(a.is_(None), b.is_(None)), sa.cast(sa.null(), TYPES[BOOL])),
-                else_=sa.func.coalesce(a == b, _false(), type_=TYPES[BOOL]),
-            ),
-        ),
-    )
+    return dialect.equal(left.sql, right.sql)
 
 
 def _unequal(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
@@ -100,12 +89,20 @@ def _not(
     return lambda dialect, arguments: sa.not_(build(dialect, arguments))
 
 
+def _between_kind(kinds: tuple[Kind, ...]) -> Kind | None:
+    """Take also a datetime and how long after it the end is."""
+    value, low, high = kinds
+    if value is low is DATETIME and high is TIMESPAN:
+        return BOOL
+    return _ordered((value, low)) and _ordered((value, high))
+
+
 def _between(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
     value, low, high = arguments
-    return dialect.once(
-        value.sql,
-        lambda v: sa.and_(infix(">=", v, low.sql, TYPES[BOOL]), infix("<=", v, high.sql, TYPES[BOOL])),
-    )
+    if high.kind is TIMESPAN and low.kind is DATETIME:
+        end = compute("+", DATETIME, dialect, low, high)
+        high = Argument(sql=end, kind=DATETIME, nullable=True)
+    return value.sql.between(low.sql, high.sql)
 
 
 def _arithmetic(operator: str) -> Callable[[tuple[Kind, ...]], Kind | None]:
@@ -140,11 +137,11 @@ def compute(operator: str, result: Kind, dialect: Dialect, left: Argument, right
         divisor = as_real(right)
         if operator == "/":
             divisor = sa.func.nullif(divisor, constant(0.0), type_=TYPES[REAL])
-        value = bounded_real(dialect, infix(operator, as_real(left), divisor, TYPES[REAL]))
+        value = dialect.bounded_real(infix(operator, as_real(left), divisor, TYPES[REAL]))
         # A timespan times a real is a timespan.
-        return value if result is REAL else bounded(dialect, dialect.truncated(value), result)
+        return value if result is REAL else dialect.bounded(dialect.truncated(value), result)
     value = dialect.whole(operator, left.sql, right.sql)
-    return value if result is LONG else bounded(dialect, value, result)
+    return value if result is LONG else dialect.bounded(value, result)
 
 
 def _compute(operator: str) -> Callable[[Dialect, tuple[Argument, ...]], SQL]:
@@ -177,14 +174,12 @@ def _contains(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
 
 def _starts(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
     text, part = arguments
-    return dialect.once(
-        part.sql, lambda p: sa.func.substr(text.sql, 1, sa.func.length(p), type_=TYPES[STRING]) == p
-    )
+    return dialect.position(text.sql, part.sql) == constant(1)
 
 
 def _ends(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
     text, part = arguments
-    return dialect.once(part.sql, lambda p: dialect.last(text.sql, sa.func.length(p, type_=TYPES[LONG])) == p)
+    return dialect.ends(text.sql, part.sql)
 
 
 def _has(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
@@ -195,7 +190,7 @@ def _has(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
 def _has_each(join: Callable[..., SQL]) -> Callable[[Dialect, tuple[Argument, ...]], SQL]:
     def build(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
         text, *terms = arguments
-        return dialect.once(text.sql, lambda t: join(*(dialect.has_term(t, term.sql) for term in terms)))
+        return join(*(dialect.has_term(text.sql, term.sql) for term in terms))
 
     return build
 
@@ -276,14 +271,14 @@ FUNCTIONS: tuple[Function, ...] = (
         parameters=_BOOL2,
         result=BOOL,
         description="Both are true.",
-        build=lambda _, a: sa.and_(a[0].sql, a[1].sql),
+        build=lambda _, a: sa.and_(*(each.sql for each in a)),
     ),
     Function(
         name="or",
         parameters=_BOOL2,
         result=BOOL,
         description="At least one is true.",
-        build=lambda _, a: sa.or_(a[0].sql, a[1].sql),
+        build=lambda _, a: sa.or_(*(each.sql for each in a)),
     ),
     Function(
         name="==",
@@ -363,14 +358,14 @@ FUNCTIONS: tuple[Function, ...] = (
     Function(
         name="between",
         parameters=_parameters(ANY, ANY, ANY),
-        result=lambda k: _ordered(k[:2]) and _ordered((k[0], k[2])),
+        result=_between_kind,
         description="From the first to the second in parentheses, both included: `x between (1 .. 5)`.",
         build=_between,
     ),
     Function(
         name="!between",
         parameters=_parameters(ANY, ANY, ANY),
-        result=lambda k: _ordered(k[:2]) and _ordered((k[0], k[2])),
+        result=_between_kind,
         description="Below the first or above the second.",
         build=_not(_between),
     ),

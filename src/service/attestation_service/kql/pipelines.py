@@ -31,12 +31,12 @@ def parse(source: Source, limits: Limits) -> Query:
 
 
 def _let(reader: Reader) -> Let:
-    begin = reader.expect("let")
+    reader.expect("let")
     name = reader.name("a name")
     reader.expect("=")
     value = _named(reader)
     reader.expect(";")
-    return Let(place=begin.place.to(name.place), name=name.text, value=value)
+    return Let(place=name.place, name=name.text, value=value)
 
 
 def _named(reader: Reader) -> Expression | Pipeline:

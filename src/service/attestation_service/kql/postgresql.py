@@ -6,16 +6,18 @@ cast would refuse is made null before it, inside the cast: PostgreSQL computes c
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by
-from sqlalchemy.sql.elements import Grouping
+from sqlalchemy.sql.elements import BindParameter, ColumnClause, Grouping
 
 from attestation_service.kql import regex, times
 from attestation_service.kql.kinds import Kind
 from attestation_service.kql.lexer import MOST, REAL_LEAST, REAL_MOST
-from attestation_service.kql.sql import SQL, TYPES, Argument, Dialect, constant, infix, raw
+from attestation_service.kql.sql import BOUNDS, SQL, TYPES, Argument, Dialect, constant, infix, raw
 
 FUNCTIONS = """\
 CREATE FUNCTION kql_json(value text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
@@ -47,6 +49,69 @@ class PostgreSQL(Dialect):
 
     name: ClassVar[str] = "postgresql"
 
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def once(self, value: SQL, build: Callable[[SQL], SQL]) -> SQL:
+        """Use *value* more than once in what *build* writes, though it is written and computed once."""
+        if isinstance(value, ColumnClause | BindParameter):
+            return build(value)
+        number = next(self._numbers)
+        # The offset keeps PostgreSQL from putting the value in each of the places, which doubles with each level.
+        inner = sa.select(value.label(f"v{number}")).offset(raw("0")).subquery(f"s{number}")
+        # Without its table: what encloses it has one of these names only, and SQLAlchemy adds no table to a FROM.
+        column = sa.column(f"v{number}", value.type)
+        return sa.select(build(column)).select_from(inner).scalar_subquery()
+
+    def bounded(self, value: SQL, kind: Kind) -> SQL:
+        """Compare with both bounds, before a cast that may have no room for it."""
+        low, high = BOUNDS[kind]
+        return self.once(
+            value, lambda v: sa.cast(sa.case((v.between(constant(low), constant(high)), v)), TYPES[kind])
+        )
+
+    def bounded_real(self, value: SQL) -> SQL:
+        """Compare with both bounds."""
+        return self.once(
+            value,
+            lambda v: sa.case(
+                (sa.func.abs(v) < constant(REAL_LEAST), sa.cast(constant(0.0), _REAL)),
+                (sa.func.abs(v) <= constant(REAL_MOST), v),
+            ),
+        )
+
+    def equal(self, left: SQL, right: SQL) -> SQL:
+        """Compare what may be null on both sides."""
+        return self.once(
+            left,
+            lambda a: self.once(
+                right,
+                lambda b: sa.case(
+                    (sa.and_(a.is_(None), b.is_(None)), sa.cast(sa.null(), TYPES[Kind.BOOL])),
+                    else_=sa.func.coalesce(a == b, sa.false(), type_=TYPES[Kind.BOOL]),
+                ),
+            ),
+        )
+
+    def bin_whole(self, value: SQL, step: SQL, origin: int) -> SQL:
+        """Take the remainder away."""
+        positive = self.once(step, lambda s: sa.case((s > constant(0), s)))
+
+        def written(v: SQL) -> SQL:
+            since = infix("-", v, constant(origin)) if origin else v
+            return self.whole("-", v, self.whole("%", since, positive))
+
+        return self.once(value, written)
+
+    def bin_real(self, value: SQL, step: SQL) -> SQL:
+        """Divide, round down, multiply; what is beyond a real would fail, and is null."""
+
+        def written(s: SQL) -> SQL:
+            ratio = infix("/", value, sa.case((s > constant(0.0), s)), _REAL)
+            return infix("*", self.bounded_real(sa.func.floor(ratio, type_=_REAL)), s, _REAL)
+
+        return self.once(step, written)
+
     def whole(self, operator: str, left: SQL, right: SQL) -> SQL:
         """Compute in numeric, which has room; a long would fail where it has none."""
         a, b = sa.cast(left, _NUMERIC), sa.cast(right, _NUMERIC)
@@ -67,9 +132,10 @@ class PostgreSQL(Dialect):
         """Make null of a numeric that is more than a long holds."""
         return self.once(value, lambda v: sa.case((v.between(constant(-MOST + 1), constant(MOST - 1)), v)))
 
-    def sum_of(self, value: SQL) -> SQL:
-        """Sum, which PostgreSQL does in numeric."""
-        return sa.cast(self._in_long(sa.func.sum(value, type_=_NUMERIC)), _LONG)
+    def sum_of(self, value: SQL, kind: Kind) -> SQL:
+        """Sum, which PostgreSQL does in numeric for longs."""
+        number = _REAL if kind is Kind.REAL else _NUMERIC
+        return sa.func.coalesce(sa.func.sum(value, type_=number), constant(0), type_=number)
 
     def list_of(self, value: Argument, *, distinct: bool, order: SQL | None) -> SQL:
         """Put the texts of the members together."""
@@ -92,6 +158,8 @@ class PostgreSQL(Dialect):
             return sa.cast(sa.func.to_json(self.text_of(value)), _TEXT)
         if value.kind is Kind.DYNAMIC:
             return sa.func.kql_json_text(self._json(value.sql), type_=_TEXT)
+        if value.kind is Kind.BOOL:
+            return sa.cast(value.sql, _TEXT)
         return self.text_of(value)
 
     def text_of(self, value: Argument) -> SQL:
@@ -109,7 +177,11 @@ class PostgreSQL(Dialect):
             return self.once(value.sql, lambda v: sa.func.to_char(self._timestamp(v), pattern, type_=_TEXT))
         if value.kind is Kind.TIMESPAN:
             return self.once(
-                value.sql, lambda v: self.once(sa.func.abs(v, type_=_LONG), lambda a: _timespan(v, a))
+                value.sql,
+                # concat() makes nothing of a null.
+                lambda v: sa.case(
+                    (v.is_not(None), self.once(sa.func.abs(v, type_=_LONG), lambda a: _timespan(v, a)))
+                ),
             )
         if value.kind is Kind.DYNAMIC:
             return self.once(
@@ -119,9 +191,15 @@ class PostgreSQL(Dialect):
                         sa.func.jsonb_typeof(j) == raw("'string'"),
                         infix("#>>", j, raw("'{}'::text[]"), _TEXT),
                     ),
+                    (
+                        sa.func.jsonb_typeof(j) == raw("'boolean'"),
+                        sa.func.initcap(self._c(sa.cast(j, _TEXT)), type_=_TEXT),
+                    ),
                     else_=sa.func.kql_json_text(j, type_=_TEXT),
                 ),
             )
+        if value.kind is Kind.BOOL:
+            return sa.case((value.sql, raw("'True'")), (sa.not_(value.sql), raw("'False'")))
         return sa.cast(value.sql, _TEXT)
 
     @staticmethod
@@ -195,9 +273,9 @@ class PostgreSQL(Dialect):
         """Find a part."""
         return sa.func.strpos(text, part, type_=_LONG)
 
-    def last(self, text: SQL, count: SQL) -> SQL:
-        """Cut from the end."""
-        return sa.func.right(text, sa.cast(count, sa.Integer()), type_=_TEXT)
+    def ends(self, text: SQL, part: SQL) -> SQL:
+        """Compare the end."""
+        return self.once(part, lambda p: sa.func.right(text, sa.func.length(p), type_=_TEXT) == p)
 
     def has_term(self, text: SQL, term: SQL) -> SQL:
         """Find a whole term by a regular expression, in which every character of the term stands for itself."""

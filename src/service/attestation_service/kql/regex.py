@@ -50,7 +50,11 @@ class Unsupported(ValueError):
 
 @dataclass(slots=True)
 class _Cursor:
+    """Where a pattern is read, and for which engine it is written; `fold` for letters of either case."""
+
     pattern: str
+    re2: bool
+    fold: bool
     at: int = 0
     depth: int = 0
 
@@ -70,26 +74,27 @@ def check(pattern: str) -> None:
     Raises:
         Unsupported: With the place.
     """
-    to_postgresql(pattern)
+    _written(pattern, re2=True)
+
+
+def to_re2(pattern: str) -> str:
+    """Write a pattern, which `check` has let through, for RE2."""
+    return _written(pattern, re2=True)
 
 
 def to_postgresql(pattern: str) -> str:
-    """Write a pattern for PostgreSQL.
+    """Write a pattern, which `check` has let through, for PostgreSQL."""
+    # Before all options: what follows is a regular expression of the advanced kind, whatever it begins with.
+    return "***:" + _written(pattern, re2=False)
 
-    Raises:
-        Unsupported: The engines do not mean it alike.
-    """
-    body, begin = pattern, 0
+
+def _written(pattern: str, *, re2: bool) -> str:
     fold = pattern.startswith("(?i)")
-    if fold:
-        body, begin = pattern[4:], 4
-    cursor = _Cursor(body)
+    begin = 4 if fold else 0
     try:
-        written = _all(cursor)
+        return _all(_Cursor(pattern[begin:], re2, fold))
     except Unsupported as e:
         raise Unsupported(str(e), e.at + begin) from None
-    # `s`, with p for partial newline-sensitivity turned off: . and [^a] match a line's end, ^ and $ only those of all.
-    return f"(?{'i' if fold else ''}s){written}"
 
 
 def _all(cursor: _Cursor) -> str:
@@ -169,13 +174,13 @@ def _atom(cursor: _Cursor) -> tuple[str, int, bool]:
     if char == "\\":
         return _escape(cursor, at)
     if char in "^$":
-        return (r"\A" if char == "^" else r"\Z"), 0, False
+        return _edge(cursor, begin=char == "^"), 0, False
     if char in "*+?":
         raise Unsupported(f"nothing stands before {char} that could be repeated", at)
     if char in "{}]":
         raise Unsupported(f"a {char} that is meant is written \\{char}", at)
     # RE2's . is no line feed.
-    return (r"[^\n]" if char == "." else _plain(char)), 1, True
+    return (r"[^\n]" if char == "." else _plain(cursor, char)), 1, True
 
 
 def _escape(cursor: _Cursor, at: int) -> tuple[str, int, bool]:
@@ -185,10 +190,12 @@ def _escape(cursor: _Cursor, at: int) -> tuple[str, int, bool]:
     if char.lower() in _CLASSES and char:
         return f"[^{_CLASSES[char.lower()]}]", 1, True
     if char in ("A", "z"):
-        return (r"\A" if char == "A" else r"\Z"), 0, False
+        return _edge(cursor, begin=char == "A"), 0, False
     if char == "b":
+        if cursor.re2:
+            return r"\b", 2, False
         return r"(?:(?=[A-Za-z0-9_])(?<![A-Za-z0-9_])|(?![A-Za-z0-9_])(?<=[A-Za-z0-9_]))", 2, False
-    return _plain(_escaped(cursor, at, char)), 1, True
+    return _plain(cursor, _escaped(cursor, at, char)), 1, True
 
 
 def _escaped(cursor: _Cursor, at: int, char: str) -> str:
@@ -224,7 +231,8 @@ def _bracket(cursor: _Cursor, at: int) -> str:
             if name not in _POSIX:
                 raise Unsupported(f"of classes there are {', '.join(_POSIX)}", begin)
             cursor.at += len(name) + 4
-            parts.append(_POSIX_RANGES[name])
+            folds = cursor.fold and name in ("lower", "upper")
+            parts.append(_POSIX_RANGES["alpha" if folds else name])
             continue
         low = _member(cursor)
         if len(low) > 1:
@@ -237,7 +245,10 @@ def _bracket(cursor: _Cursor, at: int) -> str:
                 raise Unsupported("this range ends before it begins", begin)
             parts.append(f"{_in_class(low)}-{_in_class(high)}")
         else:
+            high = low
             parts.append(_in_class(low))
+        if cursor.fold:
+            parts += _other_case(low, high)
 
 
 def _member(cursor: _Cursor) -> str:
@@ -253,9 +264,26 @@ def _member(cursor: _Cursor) -> str:
     return _escaped(cursor, at, escape)
 
 
-def _plain(char: str) -> str:
+def _edge(cursor: _Cursor, *, begin: bool) -> str:
+    """Write where a text begins or ends."""
+    return r"\A" if begin else r"\z" if cursor.re2 else r"\Z"
+
+
+def _plain(cursor: _Cursor, char: str) -> str:
     """Write a character that stands for itself."""
+    if cursor.fold and char.isascii() and char.isalpha():
+        return f"[{char.lower()}{char.upper()}]"
     return f"\\{char}" if char in _SPECIAL else char
+
+
+def _other_case(low: str, high: str) -> list[str]:
+    """Return the letters of ASCII in a range, in the other case, as ranges."""
+    made = []
+    for first, last, step in (("a", "z", -32), ("A", "Z", 32)):
+        begin, end = max(low, first), min(high, last)
+        if begin <= end:
+            made.append(f"{chr(ord(begin) + step)}-{chr(ord(end) + step)}")
+    return made
 
 
 def _in_class(char: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,11 +9,11 @@ from enum import Enum, auto
 from typing import Any, ClassVar, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.sql.elements import BindParameter, ColumnClause, Grouping
+from sqlalchemy.sql.elements import Grouping
 
 from attestation_service.kql import times
 from attestation_service.kql.kinds import SCALARS, Kind
-from attestation_service.kql.lexer import MOST, REAL_LEAST, REAL_MOST
+from attestation_service.kql.lexer import MOST
 
 SQL: TypeAlias = sa.ColumnElement[Any]
 
@@ -72,7 +71,7 @@ class Function:
         name: Of an operator, the operator itself; with `1` behind it, one that stands before its only operand.
         parameters: In order; `optional` of them may be missing, and the last one may be there *repeated* times more.
         result: Its kind, or what makes it of the arguments' kinds: None where it is not defined for them.
-        unified: Arguments whose kinds become the same, that of the result: by position, from this one on.
+        unified: Whether an argument becomes of the result's kind, by its position and how many there are.
         build: Writes it.
         nullable: Whether it can be null; None: where an argument can.
     """
@@ -86,7 +85,7 @@ class Function:
     repeated: int = 0
     naming: Naming = Naming.NUMBERED
     aliases: tuple[str, ...] = ()
-    unified: int | None = None
+    unified: Callable[[int, int], bool] | None = None
     nullable: bool | None = None
 
     @property
@@ -110,26 +109,25 @@ class Dialect(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
+    @abstractmethod
+    def bounded(self, value: SQL, kind: Kind) -> SQL:
+        """Make null of what a kind does not hold; what is beyond a bigint too, where the database has it."""
 
-    def once(self, value: SQL, build: Callable[[SQL], SQL]) -> SQL:
-        """Use *value* more than once in what *build* writes, though it is written and computed once."""
-        if isinstance(value, ColumnClause | BindParameter):
-            return build(value)
-        number = next(self._numbers)
-        inner = sa.select(value.label(f"v{number}")).subquery(f"s{number}")
-        # Without its table: what encloses it has one of these names only, and SQLAlchemy adds no table to a FROM.
-        column = sa.column(f"v{number}", value.type)
-        return sa.select(build(column)).select_from(inner).scalar_subquery()
+    @abstractmethod
+    def bounded_real(self, value: SQL) -> SQL:
+        """Keep a real within what is one here: 0 where it is too small, null where it is too great."""
+
+    @abstractmethod
+    def equal(self, left: SQL, right: SQL) -> SQL:
+        """Compare what may be null on both sides: null where both are, false where one is."""
 
     @abstractmethod
     def whole(self, operator: str, left: SQL, right: SQL) -> SQL:
         """Write `+ - * / %` of two longs: null where it is more than a long holds, or divided by 0."""
 
     @abstractmethod
-    def sum_of(self, value: SQL) -> SQL:
-        """Write the sum of longs: null where it is more than a long holds."""
+    def sum_of(self, value: SQL, kind: Kind) -> SQL:
+        """Write the sum of a group: 0 of nothing, whatever is more than a long holds where it has no room."""
 
     @abstractmethod
     def list_of(self, value: Argument, *, distinct: bool, order: SQL | None) -> SQL:
@@ -164,8 +162,8 @@ class Dialect(ABC):
         """Write where *part* begins in *text*, from 1; 0 where it is not in it."""
 
     @abstractmethod
-    def last(self, text: SQL, count: SQL) -> SQL:
-        """Write the last characters of a text."""
+    def ends(self, text: SQL, part: SQL) -> SQL:
+        """Tell whether a text ends with *part*."""
 
     @abstractmethod
     def has_term(self, text: SQL, term: SQL) -> SQL:
@@ -186,6 +184,14 @@ class Dialect(ABC):
     @abstractmethod
     def member(self, value: SQL, key: str | int) -> SQL:
         """Write what a dynamic value has under a name or at a position."""
+
+    @abstractmethod
+    def bin_whole(self, value: SQL, step: SQL, origin: int) -> SQL:
+        """Round a bigint down to a multiple of *step*, counted from *origin*; null where that is not positive."""
+
+    @abstractmethod
+    def bin_real(self, value: SQL, step: SQL) -> SQL:
+        """Round a real down to a multiple of *step*; null where that is not positive."""
 
     @abstractmethod
     def start_of_month(self, value: SQL, months: SQL) -> SQL:
@@ -225,26 +231,13 @@ def infix(operator: str, left: SQL, right: SQL, type_: Any = None) -> SQL:
     return Grouping(written)
 
 
-def bounded_real(dialect: Dialect, value: SQL) -> SQL:
-    """Keep a real within what is one here: 0 where it is too small, null where it is too great."""
-    return dialect.once(
-        value,
-        lambda v: sa.case(
-            (sa.func.abs(v) < constant(REAL_LEAST), sa.cast(constant(0.0), TYPES[Kind.REAL])),
-            (sa.func.abs(v) <= constant(REAL_MOST), v),
-        ),
-    )
-
-
-def bounded(dialect: Dialect, value: SQL, kind: Kind) -> SQL:
-    """Make null of a datetime or timespan that is beyond what its kind holds."""
-    low, high = {
-        Kind.DATETIME: (times.FIRST, times.LAST),
-        Kind.TIMESPAN: (-times.LONGEST, times.LONGEST),
-        Kind.INT: (-(1 << 31), (1 << 31) - 1),
-        Kind.LONG: (-MOST + 1, MOST - 1),
-    }[kind]
-    return dialect.once(value, lambda v: sa.case((v.between(constant(low), constant(high)), v)))
+BOUNDS = {
+    Kind.DATETIME: (times.FIRST, times.LAST),
+    Kind.TIMESPAN: (-times.LONGEST, times.LONGEST),
+    Kind.INT: (-(1 << 31), (1 << 31) - 1),
+    Kind.LONG: (-MOST + 1, MOST - 1),
+}
+"""What each kind holds that is carried as a bigint."""
 
 
 def as_real(value: Argument) -> SQL:

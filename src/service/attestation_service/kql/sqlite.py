@@ -1,4 +1,7 @@
-"""SQLite: what it lacks, deterministic functions of ours stand for."""
+"""SQLite: what it lacks, deterministic functions of ours stand for.
+
+Functions also where an expression would do, if it named a value twice: what is nested would double with each level.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from typing import ClassVar
 
 import sqlalchemy as sa
 
+from attestation_service.kql import regex
 from attestation_service.kql.kinds import Kind
-from attestation_service.kql.sql import SQL, TYPES, Argument, Dialect, constant, infix, raw
+from attestation_service.kql.sql import BOUNDS, SQL, TYPES, Argument, Dialect, constant, infix, raw
 
 
 class SQLite(Dialect):
@@ -15,25 +19,37 @@ class SQLite(Dialect):
 
     name: ClassVar[str] = "sqlite"
 
-    def whole(self, operator: str, left: SQL, right: SQL) -> SQL:
-        """Compute in 64 bits; SQLite makes a real of what has no room, and that becomes null."""
-        if operator == "%":
-            # Never negative, as in Kusto. No long here is the least one, whose abs() would fail.
-            return self.once(
-                sa.func.abs(right),
-                lambda d: infix(
-                    "%", infix("+", infix("%", left, sa.func.nullif(d, 0)), d), sa.func.nullif(d, 0)
-                ),
-            )
-        if operator == "/":
-            right = sa.func.nullif(right, constant(0))
-        return self.once(
-            infix(operator, left, right),
-            lambda v: sa.case((sa.func.typeof(v) == raw("'integer'"), v)),
-        )
+    def bounded(self, value: SQL, kind: Kind) -> SQL:
+        """Compare with both bounds."""
+        low, high = BOUNDS[kind]
+        return sa.func.kql_bounded(value, constant(low), constant(high), type_=TYPES[kind])
 
-    def sum_of(self, value: SQL) -> SQL:
+    def bounded_real(self, value: SQL) -> SQL:
+        """Compare with both bounds."""
+        return sa.func.kql_bounded_real(value, type_=TYPES[Kind.REAL])
+
+    def equal(self, left: SQL, right: SQL) -> SQL:
+        """Compare what may be null on both sides."""
+        return sa.func.kql_equal(left, right, type_=TYPES[Kind.BOOL])
+
+    def whole(self, operator: str, left: SQL, right: SQL) -> SQL:
+        """Compute in whole numbers of any size."""
+        name = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "modulo"}[operator]
+        written: SQL = getattr(sa.func, f"kql_{name}")(left, right, type_=TYPES[Kind.LONG])
+        return written
+
+    def bin_whole(self, value: SQL, step: SQL, origin: int) -> SQL:
+        """Compute in whole numbers of any size."""
+        return sa.func.kql_bin(value, step, constant(origin), type_=TYPES[Kind.LONG])
+
+    def bin_real(self, value: SQL, step: SQL) -> SQL:
+        """Compute in doubles."""
+        return sa.func.kql_bin_real(value, step, type_=TYPES[Kind.REAL])
+
+    def sum_of(self, value: SQL, kind: Kind) -> SQL:
         """Sum both halves of each long: sum() itself fails where it has no room."""
+        if kind is Kind.REAL:
+            return sa.func.total(value, type_=TYPES[kind])
         high = sa.func.sum(infix(">>", value, constant(32)))
         low = sa.func.sum(infix("&", value, constant(0xFFFFFFFF)))
         return sa.func.kql_sum(high, low, type_=TYPES[Kind.LONG])
@@ -54,8 +70,8 @@ class SQLite(Dialect):
             return value.sql
         if value.kind is Kind.BOOL:
             return sa.case(
-                (value.sql, raw("'true'", text)),
-                (sa.not_(value.sql), raw("'false'", text)),
+                (value.sql, raw("'True'")),
+                (sa.not_(value.sql), raw("'False'")),
             )
         if value.kind in (Kind.INT, Kind.LONG):
             return sa.cast(value.sql, text)
@@ -71,10 +87,8 @@ class SQLite(Dialect):
         return sa.func.kql_real(text, type_=TYPES[Kind.REAL])
 
     def truncated(self, value: SQL) -> SQL:
-        """Cut off the fraction, which CAST does."""
-        return self.once(
-            value, lambda v: sa.cast(sa.case((sa.func.abs(v) < constant(9.2e18), v)), TYPES[Kind.LONG])
-        )
+        """Cut off the fraction."""
+        return sa.func.kql_truncated(value, type_=TYPES[Kind.LONG])
 
     def lower(self, text: SQL) -> SQL:
         """Make small letters, of ASCII alone: SQLite without ICU knows no others."""
@@ -88,15 +102,9 @@ class SQLite(Dialect):
         """Find a part."""
         return sa.func.instr(text, part, type_=TYPES[Kind.LONG])
 
-    def last(self, text: SQL, count: SQL) -> SQL:
-        """Cut from the end; all of it where it is shorter, none where *count* is 0."""
-        return self.once(
-            count,
-            lambda n: sa.case(
-                (n == constant(0), sa.literal("", TYPES[Kind.STRING])),
-                else_=sa.func.substr(text, -n, type_=TYPES[Kind.STRING]),
-            ),
-        )
+    def ends(self, text: SQL, part: SQL) -> SQL:
+        """Compare the end."""
+        return sa.func.kql_ends(text, part, type_=TYPES[Kind.BOOL])
 
     def has_term(self, text: SQL, term: SQL) -> SQL:
         """Find a whole term."""
@@ -104,7 +112,9 @@ class SQLite(Dialect):
 
     def matches(self, text: SQL, pattern: str) -> SQL:
         """Ask RE2, which needs time in proportion to the text whatever the pattern."""
-        return sa.func.kql_matches(text, sa.literal(pattern, TYPES[Kind.STRING]), type_=TYPES[Kind.BOOL])
+        return sa.func.kql_matches(
+            text, sa.literal(regex.to_re2(pattern), TYPES[Kind.STRING]), type_=TYPES[Kind.BOOL]
+        )
 
     def split(self, text: SQL, separator: SQL, index: SQL | None) -> SQL:
         """Make a list of what stands between separators."""

@@ -7,6 +7,8 @@ Each takes what SQLite gives: None for NULL, 0 and 1 for a bool. On PostgreSQL e
 from __future__ import annotations
 
 import json
+import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -50,10 +52,12 @@ def timespan_text(value: int | None) -> str | None:
 
 
 def dynamic_text(value: str | None) -> str | None:
-    """Write a string without its quotes, all else as JSON."""
+    """Write a string without its quotes, a bool as one that is not in JSON, all else as JSON."""
     if value is None:
         return None
     parsed = _parsed(value)
+    if isinstance(parsed, bool):
+        return str(parsed)
     return parsed if isinstance(parsed, str) else json_text.canonical(parsed)
 
 
@@ -149,9 +153,9 @@ def month(value: int | None, months: int) -> int | None:
 
 
 def sum_of(high: int | None, low: int | None) -> int | None:
-    """Put together the sums of both halves of longs."""
+    """Put together the sums of both halves of longs; 0 where there are none, null where a long has no room."""
     if high is None or low is None:
-        return None
+        return 0
     total = (high << 32) + low
     return total if abs(total) < MOST else None
 
@@ -162,6 +166,61 @@ def list_of(pairs: str, kind: str, distinct: int) -> str:
     if distinct:
         return "[" + ",".join(sorted({text for _, text in found})) + "]"
     return "[" + ",".join(text for _, text in sorted(found)) + "]"
+
+
+def bounded(value: Any, low: int, high: int) -> int | None:
+    """Make null of what is beyond the bounds, or no whole number, as SQLite makes of one that has no room."""
+    if isinstance(value, float) or value is None:
+        return None
+    return value if low <= value <= high else None
+
+
+def bounded_real(value: float | None) -> float | None:
+    """Make 0 of a real that is too small, and null of one that is too great."""
+    if value is None or not abs(value) <= REAL_MOST:
+        return None
+    return 0.0 if abs(value) < REAL_LEAST else float(value)
+
+
+def truncated(value: float | None) -> int | None:
+    """Cut off the fraction of a real; null where a long has no room for it."""
+    return None if value is None or not abs(value) < 9.2e18 else int(value)
+
+
+def equal(left: Any, right: Any) -> bool | None:
+    """Compare: null where both are, false where one is."""
+    return None if left is right is None else bool(left == right)
+
+
+def _whole(compute: Callable[[int, int], int | None]) -> Callable[[Any, Any], int | None]:
+    """Make arithmetic of longs: null of null, and of what has no room."""
+
+    def computed(left: Any, right: Any) -> int | None:
+        if left is None or right is None:
+            return None
+        return bounded(compute(left, right), -MOST + 1, MOST - 1)
+
+    return computed
+
+
+def _divide(left: int, right: int) -> int | None:
+    if right == 0:
+        return None
+    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+
+
+def bin_whole(value: int | None, step: int | None, origin: int) -> int | None:
+    """Round down to a multiple of a step, counted from an origin."""
+    if value is None or step is None or step <= 0:
+        return None
+    return bounded(value - (value - origin) % step, -MOST + 1, MOST - 1)
+
+
+def bin_real(value: float | None, step: float | None) -> float | None:
+    """Round down to a multiple of a step."""
+    if value is None or step is None or step <= 0 or abs(value / step) > REAL_MOST:
+        return None
+    return math.floor(value / step) * step
 
 
 def _element(kind: Kind, value: Any) -> str:
@@ -200,6 +259,18 @@ FUNCTIONS: Mapping[str, tuple[int, Callable[..., Any]]] = {
     "kql_dynamic_text": (1, dynamic_text),
     "kql_long": (1, long),
     "kql_real": (1, real),
+    "kql_bounded": (3, bounded),
+    "kql_bounded_real": (1, bounded_real),
+    "kql_truncated": (1, truncated),
+    "kql_equal": (2, equal),
+    "kql_add": (2, _whole(operator.add)),
+    "kql_subtract": (2, _whole(operator.sub)),
+    "kql_multiply": (2, _whole(operator.mul)),
+    "kql_divide": (2, _whole(_divide)),
+    "kql_modulo": (2, _whole(lambda left, right: left % abs(right) if right else None)),
+    "kql_bin": (3, bin_whole),
+    "kql_bin_real": (2, bin_real),
+    "kql_ends": (2, _unless_null(str.endswith)),
     "kql_has": (2, _unless_null(has)),
     "kql_matches": (2, _unless_null(matches)),
     "kql_split": (3, _unless_null(split)),

@@ -34,6 +34,11 @@ class Apply:
     function: Function
     arguments: tuple[Value, ...]
     kind: Kind
+    depth: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Know how deep it is: asked often, of what may be deep."""
+        object.__setattr__(self, "depth", 1 + max((depth_of(each) for each in self.arguments), default=-1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,11 @@ class Member:
     value: Value
     key: str | int
     kind: Kind = Kind.DYNAMIC
+    depth: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Know how deep it is, likewise."""
+        object.__setattr__(self, "depth", 1 + depth_of(self.value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,17 @@ class InRows:
 
 
 Value = Ref | Const | Apply | Member | InRows
+
+
+def depth_of(value: Value) -> int:
+    """Return how many functions are nested in a value, and members."""
+    match value:
+        case Apply() | Member():
+            return value.depth
+        case InRows():
+            return 1 + depth_of(value.value)
+        case _:
+            return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

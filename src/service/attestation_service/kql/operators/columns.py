@@ -100,8 +100,8 @@ def _chosen(binder: Binder, patterns: tuple[NamePattern, ...], rows: Bound) -> l
     found: list[int] = []
     for each in patterns:
         matching = [i for i, name in enumerate(rows.names) if re.fullmatch(each.pattern, name)]
-        if not matching and ".*" not in each.pattern:
-            name = re.sub(r"\\(.)", r"\1", each.pattern)
+        if not matching:
+            name = re.sub(r"\\(.)", r"\1", each.pattern.replace(".*", "*"))
             raise binder.source.unknown(each.place, "column", name, rows.names)
         found += [index for index in matching if index not in found]
     return found
@@ -148,7 +148,9 @@ def _extend(binder: Binder, stage: Extend, rows: Bound) -> Bound:
         if name is None and isinstance(item.value, Name):
             name = item.value.name
         if name is None:
-            name = here.add_derived(name_of(item.value))
+            derived = name_of(item.value)
+            # What is made of a column alone, `tolong(x)`, replaces it.
+            name = derived if derived and derived in rows.names else here.add_derived(derived)
         elif name in written_here:
             raise binder.source.invalid(item.place, f"two columns would be called {name}")
         written_here.add(name)

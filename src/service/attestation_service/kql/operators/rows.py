@@ -113,7 +113,7 @@ def _read_sort(reader: Reader, pipeline: PipelineParser, place: Place) -> Sort:
 def _read_top(reader: Reader, pipeline: PipelineParser, place: Place) -> Top:
     count = _number(reader)
     reader.expect("by")
-    return Top(place=place, count=count, keys=reader.listed(lambda: _key(reader, pipeline)))
+    return Top(place=place, count=count, keys=(_key(reader, pipeline),))
 
 
 def _sort(binder: Binder, stage: Sort | Top, rows: Bound) -> Bound:
@@ -212,7 +212,7 @@ OPERATORS = (
     ),
     Operator(
         name="top",
-        written="top n by value [asc | desc] [nulls first | nulls last], …",
+        written="top n by value [asc | desc] [nulls first | nulls last]",
         description="Orders rows as sort does, and keeps the first.",
         read=_read_top,
         meaning=_top,
