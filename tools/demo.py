@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import os
 import secrets
 import shlex
 import shutil
@@ -53,7 +54,7 @@ from tools.demo_confidential import Guests
 from tools.demo_confidential import prepare as prepare_confidential
 from tools.demo_dashboard import DEFAULT_PORT as DEFAULT_DASHBOARD_PORT
 from tools.demo_dashboard import Dashboard
-from tools.demo_extensions import Extras
+from tools.demo_extensions import AUDIENCE, SECRET, Extras
 from tools.demo_extensions import prepare as prepare_extensions
 from tools.demo_kubernetes import NODES, Nodes
 from tools.demo_kubernetes import next_steps as next_steps_on_kubernetes
@@ -413,7 +414,13 @@ def next_steps(
     if machines:
         first, last = machines[0], machines[-1]
         out.say(f"     attestation machine get {first.name}")
-        out.say(f"     attestation-agent cert --state-dir {shlex.quote(str(first.directory / 'state'))}")
+        state = shlex.quote(str(first.directory / "state"))
+        tpm = shlex.quote(first.tpm.uri)
+        out.say(f"     export ITL_REG_URL={service.url} ITL_TPM={tpm} ITL_STATE_DIR={state}")
+        out.say(f"     attestation-agent cert             # the agent of {first.name}, by the line above")
+        if len(machines) > 1:
+            out.say(f"     attestation-agent secret get {SECRET} --shared")
+        out.say(f"     attestation-agent identity token --audience {AUDIENCE}")
         out.say(f"     openssl x509 -in {shlex.quote(str(first.certificate_path))} -noout -text")
         out.say(f"     attestation machine lock {last.name}       # obeyed at the next attestation")
         out.say(f"     attestation machine explain {last.name}    # why is it not attested?")
@@ -488,6 +495,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-demo", action="store_true", help="only the service, with no machines")
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="keep everything there; default .run, made anew by each demo"
+    )
+    parser.add_argument(
+        "--extensions",
+        type=lambda text: tuple(each for each in text.split(",") if each),
+        default=(),
+        metavar="NAME,…",
+        help="extensions to enable beside the demo's own; each ITL_EXT_… that is set here is theirs",
     )
     parser.add_argument("--port", type=int, metavar="P", help=f"default {DEFAULT_PORT}, or a free one")
     parser.add_argument(
@@ -567,7 +581,8 @@ def run(options: argparse.Namespace) -> None:
         if options.postgres:
             database = stack.enter_context(_postgres(data))
             replicas = [free_port() for _ in range(REPLICAS)]
-        more = prepare_extensions(data, free_port())
+        theirs = {name: value for name, value in os.environ.items() if name.startswith("ITL_EXT_")}
+        more = prepare_extensions(data, free_port(), names=options.extensions, settings=theirs)
         more |= prepare_confidential(data) if options.confidential else {}
         service = Service(data, port, identity.issuer, database=database, replicas=replicas, more=more)
         service.prepare([role.value for role in Role])

@@ -26,15 +26,21 @@ from tools.demo_words import Narrator
 from tools.stage import BIN, Failed, Machine, Service, environment
 
 FRESH_SECONDS: Final = 10
-NAMES: Final = ("disk_kms", "metrics", "secret_vault", "webhooks")
+NAMES: Final = ("disk_kms", "machine_identity", "metrics", "secret_vault", "webhooks")
+AUDIENCE: Final = "demo"
 TOLD: Final = ("secret.accessed", "secret.refused")
 SECRET: Final = "registry-token"
 COUNTED: Final = ("attestation_machine_attestations_total", "attestation_secret_operations_total")
 COUNTING_SECONDS: Final = 20
 
 
-def prepare(data: Path, kms_port: int) -> dict[str, str]:
-    """Make the keys of the extensions; return the settings that enable them."""
+def prepare(
+    data: Path, kms_port: int, *, names: Sequence[str] = (), settings: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Make the keys of the extensions; return the settings that enable them, and those of *names* beside them.
+
+    *settings* of extensions, `ITL_EXT_…`, go before ours.
+    """
     create_kek(f"file:{data / 'vault.kek'}").close()
     create_kek(f"file:{data / 'disk.kek'}").close()
     create_kek(f"file:{data / 'webhooks.kek'}").close()
@@ -42,7 +48,7 @@ def prepare(data: Path, kms_port: int) -> dict[str, str]:
     if not token.exists():
         write_private(token, secrets.token_urlsafe(32) + "\n")
     return {
-        "ITL_EXTENSIONS": ",".join(NAMES),
+        "ITL_EXTENSIONS": ",".join(dict.fromkeys((*NAMES, *names))),
         "ITL_METRICS_TOKEN_FILE": str(token),
         "ITL_EXT_SECRET_VAULT_KEK": f"file:{data / 'vault.kek'}",
         "ITL_EXT_WEBHOOKS_KEK": f"file:{data / 'webhooks.kek'}",
@@ -52,6 +58,9 @@ def prepare(data: Path, kms_port: int) -> dict[str, str]:
         "ITL_EXT_DISK_KMS_ADDRESS": f"127.0.0.1:{kms_port}",
         "ITL_EXT_DISK_KMS_INSECURE": "true",
         "ITL_EXT_DISK_KMS_FRESH_SECONDS": str(FRESH_SECONDS),
+        "ITL_EXT_MACHINE_IDENTITY_KEY": f"file:{data / 'identity.pem'}",
+        "ITL_EXT_MACHINE_IDENTITY_AUDIENCES": AUDIENCE,
+        **(settings or {}),
     }
 
 

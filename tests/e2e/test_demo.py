@@ -129,7 +129,7 @@ def test_it_stays_up_until_it_is_stopped_and_the_printed_commands_work(tmp_path:
         _sees_the_fleet(said)
         exports = re.findall(r"^ +(export .*)$", said, flags=re.MULTILINE)
         tries = re.findall(
-            r"^ +(attestation .*?)(?: +#(?:.* as (alice|carol))?.*)?$", said, flags=re.MULTILINE
+            r"^ +(attestation(?:-agent)? .*?)(?: +#(?:.* as (alice|carol))?.*)?$", said, flags=re.MULTILINE
         )
         assert len(tries) > 5
         logins = re.findall(

@@ -7,6 +7,7 @@ other refusal makes it try again. No network answer ends a resident agent.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 from attestation.errors import (
@@ -45,8 +46,10 @@ class Agent(Obeying):
             DeviceError: There is no TPM to begin with.
         """
         edge, once = self._edge, self._settings.once
+        alone, began = not self._settings.tpm.startswith("device:"), False
         try:
             self._begin()
+            began = True
             if not once and edge.wait(edge.rhythm.uniform(0.0, self._settings.splay_seconds)):
                 return Exit.OK
             failures = 0
@@ -66,10 +69,16 @@ class Agent(Obeying):
                     if once or done.final:
                         return done.exit
                     pause = edge.rhythm.after_answer(done.again_seconds)
+                if alone:
+                    # A software TPM serves one program at a time: now is the turn of the others.
+                    self._close_tpm(announce=False)
                 if edge.wait(pause):
                     edge.log.info("agent.stopping")
                     return Exit.OK
         finally:
+            if began and alone:
+                with contextlib.suppress(DeviceError):
+                    self._open_tpm()  # it is to hear of the end, though it was let go
             self._close_tpm(announce=True)
 
     def _failed(self, error: AttestationError, failures: int) -> None:

@@ -167,7 +167,8 @@ ADVICE: Mapping[str, str] = {
     "answer-invalid": "check --api-url: it must be the address of the attestation service, without /api/v1",
     "http-400": "check --api-url: a port that speaks TLS needs an address that begins with https://",
     "http-404": "check --api-url: it must be the address of the attestation service, without /api/v1",
-    "route-unknown": "check --api-url: it must be the address of the attestation service, without a path",
+    "route-unknown": "a command of an extension needs it enabled in the service: `attestation extension list`; "
+    "else check --api-url: it must be the address of the attestation service, without a path",
     "proposal-rival": "`attestation approval show DIGEST` shows that one, `approve` agrees to it, `object` ends it; "
     "--new-proposal adds yours",
     "proposal-differs": "`attestation approval list` shows what waits; look at it again before you agree",

@@ -6,6 +6,7 @@ test kit (docs/adr/0023-certificates-are-read-byte-by-byte.md).
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -96,4 +97,6 @@ def write_new_extension(name: str, folder: Path | None) -> None:
     folder = folder or Path(f"attestation-{dashed}")
     for path in new_extension.write(name, folder):
         click.echo(path)
-    click.echo(f"next: pip install {folder}, then ITL_EXTENSIONS={name} attestation-service --check")
+    # With a slash: without one pip takes a word for the name of a project of the index, which may be anybody's.
+    there = shlex.quote(str(folder) if folder.is_absolute() else f"./{folder}")
+    click.echo(f"next: pip install {there}, then ITL_EXTENSIONS={name} attestation-service --check")

@@ -999,6 +999,24 @@ def test_a_tpm_that_fails_is_opened_again(tmp_path: Path) -> None:
     assert world.machine.ended == ["close", "close", "shutdown", "close"]
 
 
+@pytest.mark.parametrize(
+    ("tpm", "ended"),
+    [
+        ("device:/dev/tpmrm0", ["shutdown", "close"]),
+        ("unix:/run/tpm.sock", ["close", "close", "close", "shutdown", "close"]),
+        ("tcp:localhost:2321", ["close", "close", "close", "shutdown", "close"]),
+    ],
+)
+def test_a_tpm_that_serves_one_program_is_let_go_between_rounds(
+    tmp_path: Path, tpm: str, ended: list[str]
+) -> None:
+    """Else no command of the agent could be used beside one that runs; the kernel's is shared anyway."""
+    world = attested(World(tmp_path, once=False, tpm=tpm))
+    world.machine.ended.clear()
+    assert world.run(rounds=3) is Exit.OK
+    assert world.machine.ended == ended
+
+
 def test_without_a_tpm_there_is_no_agent(tmp_path: Path) -> None:
     """At the start it is a reason to end, whatever the mode."""
     world = World(tmp_path, once=False)

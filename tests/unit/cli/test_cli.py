@@ -563,6 +563,14 @@ def test_each_meaning_has_its_exit_code(status: int, code: str, exit_code: int) 
     assert f"code: {code}, request req-1" in done.stderr
 
 
+def test_a_route_that_is_not_there_may_be_of_an_extension() -> None:
+    """What is wrong is the address, or an extension that is not enabled: both are told."""
+    stub = Stub(before=lambda r: problem(404, "route-unknown", "Not Found"))
+    told = " ".join(run(stub, "machine", "list").stderr.split())
+    assert "enabled in the service: `attestation extension list`" in told
+    assert "else check --api-url" in told
+
+
 def test_a_failure_as_json() -> None:
     """The same for programs, on stderr."""
     stub = Stub(before=lambda r: problem(409, "transition-forbidden", "no"))

@@ -206,7 +206,7 @@ def test_a_full_waiting_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         server.bind(str(path))
         server.listen(0)
         waiting = open_transport(f"unix:{path}")
-        with pytest.raises(DeviceError, match="unavailable"):
+        with pytest.raises(DeviceError, match="too many wait for it; a software TPM serves one program"):
             open_transport(f"unix:{path}")
         monkeypatch.setattr("attestation.device.transport.CONNECT_TIMEOUT_SECONDS", 60.0)
         accept = threading.Timer(0.05, lambda: server.accept()[0].close())
@@ -239,3 +239,17 @@ def test_device_that_takes_half_a_command_is_refused(tmp_path: Path, monkeypatch
     with pytest.raises(DeviceError, match="not taken whole"):
         transport.transmit(COMMAND, 1)
     transport.close()
+
+
+def test_a_software_tpm_that_another_program_holds_says_so(tmp_path: Path) -> None:
+    """It takes the connection and answers nothing: what to do is told, which for a device is nothing."""
+    path = tmp_path / "tpm.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        first = open_transport(f"unix:{path}")
+        with pytest.raises(
+            DeviceError, match="in time; a software TPM serves one program at a time: try again"
+        ):
+            first.transmit(COMMAND, 0.1)
+        first.close()

@@ -280,6 +280,18 @@ def test_names_that_are_the_service_s(name: str, why: str, tmp_path: Path) -> No
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("absolute", [False, True])
+def test_what_to_install_is_named_as_a_folder(
+    absolute: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A word without a slash is to pip a project of the index, which anybody may have put there."""
+    monkeypatch.chdir(tmp_path)
+    folder = f"{tmp_path}/new one" if absolute else "new one"
+    ended = CliRunner().invoke(cli, ["dev", "new-extension", "arrivals", "--to", folder])
+    shown = f"'{tmp_path}/new one'" if absolute else "'./new one'"
+    assert f"next: pip install {shown}, then" in ended.output
+
+
 def test_each_distribution_of_ours_is_named() -> None:
     """None can be taken."""
     made = (Path(__file__).parents[3] / "src").glob("*/attestation_*/__init__.py")

@@ -30,6 +30,9 @@ _MEANINGS: Final = {
 """What it means that a device cannot be opened, and what to do, after the words of the system."""
 
 
+_ONE_AT_A_TIME: Final = "a software TPM serves one program at a time: try again, or end the one that holds it"
+
+
 class Transport(Protocol):
     """Carries commands to one TPM."""
 
@@ -74,6 +77,7 @@ class _StreamTransport:
     """What files and sockets have in common: write all, then read until the size in the header is reached."""
 
     exclusive = False
+    silence = "no answer in time"
 
     def __init__(self, fd: int, name: str) -> None:
         self._fd = fd
@@ -121,7 +125,7 @@ class _StreamTransport:
         self._poll.modify(self._fd, event)
         left = deadline - time.monotonic()
         if left <= 0 or not self._poll.poll(left * 1000):
-            raise DeviceError(f"TPM {self._name}: no answer in time")
+            raise DeviceError(f"TPM {self._name}: {self.silence}")
 
     def _write(self, data: bytes, deadline: float) -> None:
         raise NotImplementedError
@@ -174,6 +178,7 @@ class SocketTransport(_StreamTransport):
     """A stream socket on which a software TPM takes raw commands, from one client at a time."""
 
     exclusive = True
+    silence = f"no answer in time; {_ONE_AT_A_TIME}"
 
     def __init__(self, connection: socket.socket, name: str) -> None:
         super().__init__(connection.fileno(), name)
@@ -187,6 +192,9 @@ class SocketTransport(_StreamTransport):
         try:
             connection.settimeout(CONNECT_TIMEOUT_SECONDS)
             _connect(connection, path)
+        except BlockingIOError as e:
+            connection.close()
+            raise DeviceError(f"TPM {path}: too many wait for it; {_ONE_AT_A_TIME}") from e
         except OSError as e:
             connection.close()
             raise DeviceError(f"TPM {path}: {e.strerror or e}") from e

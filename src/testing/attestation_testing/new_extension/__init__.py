@@ -22,7 +22,7 @@ from attestation.machines import ExtensionEvent
 NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 MOST: Final = 24
 """Letters of a name: tables are called `extension_<name>_…`, and PostgreSQL cuts names after 63."""
-OURS: Final = frozenset(("agent", "cli", "extensions", "operator", "service", "testing"))
+OURS: Final = frozenset(("agent", "cli", "extensions", "operator", "service", "testing", "web"))
 """Each is a distribution of ours with `attestation-` before it: one of its name would take its place."""
 _ENDING: Final = ".txt"
 """Ends the name of each template: none of them is code before it has a name."""
