@@ -324,6 +324,15 @@ async def test_how_it_runs_is_explained_to_auditors(asking: Asking) -> None:
 # ---------------------------------------------------------------- what it may cost
 
 
+@pytest.mark.parametrize(
+    "stages", ["take 5", "sort by hostname | take 5", "top 5 by hostname | extend x = 1 + strlen(hostname)"]
+)
+async def test_rows_of_a_stage_are_counted(asking: Asking, stages: str) -> None:
+    """Who only counts what a stage gives reads none of its columns, and SQLite asks whether that is allowed."""
+    await asking.service.store.write(lambda tx: add(tx, 100))
+    assert await asking.rows(f"Machines | {stages} | count") == [[5]]
+
+
 @pytest.mark.threat("T262")
 async def test_what_takes_too_long_is_told(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the service goes on: the next query is answered."""

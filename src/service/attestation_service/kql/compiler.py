@@ -68,6 +68,11 @@ class Compiler:
         # In order, and each names those before it by their names alone: SQLAlchemy would nest, as deep as there are.
         return found.add_cte(*self._parts)
 
+    @property
+    def parts(self) -> frozenset[str]:
+        """The names of the common table expressions."""
+        return frozenset(part.name for part in self._parts)
+
     # ------------------------------------------------------------ rows
 
     def _named(self, written: _Written) -> sa.TableClause:

@@ -42,11 +42,13 @@ class Statement:
     Args:
         sql: With `:name` (SQLite) or `%(name)s` (psycopg) where a parameter stands; nothing of the query's text.
         parameters: What is bound to them.
+        parts: Names of its common table expressions: SQLite's authorizer is asked about one of which no column is read.
     """
 
     sql: str
     parameters: Mapping[str, Any]
     columns: tuple[Column, ...]
+    parts: frozenset[str]
 
 
 def analyse(text: str, catalog: Catalog, *, at: datetime, limits: Limits = Limits()) -> Plan:  # noqa: B008  # frozen
@@ -85,8 +87,9 @@ def compiled(plan: Plan, dialect: DialectName, *, rows: int | None = None) -> St
     """Write a plan for a database; at most so many rows, where a number is given."""
     ours = SQLite() if dialect == "sqlite" else PostgreSQL()
     theirs = SQLiteDialect_pysqlite(paramstyle="named") if dialect == "sqlite" else PGDialect_psycopg()  # type: ignore[no-untyped-call]
-    written = Compiler(ours).statement(plan.rows, rows).compile(dialect=theirs)
-    return Statement(sql=str(written), parameters=written.params, columns=plan.columns)
+    compiler = Compiler(ours)
+    written = compiler.statement(plan.rows, rows).compile(dialect=theirs)
+    return Statement(sql=str(written), parameters=written.params, columns=plan.columns, parts=compiler.parts)
 
 
 def to_python(kind: Kind, value: Any) -> Any:
