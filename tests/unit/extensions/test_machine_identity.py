@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import sqlite3
 from collections.abc import Mapping
@@ -152,7 +153,12 @@ async def test_a_token_is_bound_to_no_certificate_of_another(
     other = await holder_of(service)
     service.clock.advance(60)
     one = await holder_of(service)
-    with sqlite3.connect(service.resources.settings.db_url.partition(":///")[2]) as connection:
+    with (
+        contextlib.closing(
+            sqlite3.connect(service.resources.settings.db_url.partition(":///")[2])
+        ) as connection,
+        connection,
+    ):
         connection.execute(
             f"UPDATE certificates SET {change} WHERE serial = :serial",
             {"other": other.node.machine_id, "serial": one.serial},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import sqlite3
 from collections.abc import Mapping
@@ -538,7 +539,7 @@ async def test_names_are_taken_once_and_values_have_a_size(service: Service, nod
 def rows(service: Service, statement: str, *values: Any) -> list[tuple[Any, ...]]:
     """Run SQL as whoever writes to the database."""
     path = service.resources.settings.db_url.partition(":///")[2]
-    with sqlite3.connect(path) as connection:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         return connection.execute(statement, values).fetchall()
 
 

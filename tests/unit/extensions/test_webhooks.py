@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hmac
 import json
 import socket
@@ -755,7 +756,7 @@ async def test_what_is_long_over_is_forgotten_a_few_at_a_time(service: Service, 
 
     await service.store.write(work)
     path = service.resources.settings.db_url.partition(":///")[2]
-    with sqlite3.connect(path) as other:
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
         other.execute(
             "update extension_webhook_deliveries set status = 'delivered' where delivery_id <> 'd0'"
         )
