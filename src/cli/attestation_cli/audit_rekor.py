@@ -40,9 +40,9 @@ from attestation_cli.audit_proof import put
 
 if TYPE_CHECKING:
     from attestation.audit.note import VerifierKey
+    from attestation.audit.proof import Head
     from attestation.client.carrier import Carrier
     from attestation.client.connection import Answer
-    from attestation_cli.audit_proof import Head
 
 ENTRIES: Final = "/api/v1/log/entries"
 DEADLINE_SECONDS: Final = 60.0

@@ -341,6 +341,23 @@ def test_an_entry_is_shown_only_if_it_is_proven() -> None:
     assert run("audit", "proof", "13", *KEYS, service=included(4)).exit_code == 2
 
 
+@pytest.mark.threat("T49")
+def test_a_proof_that_was_handed_on_needs_nobody(here: Path) -> None:
+    """It verifies from the file alone, under the keys that were given, and under no others."""
+    handed_on = run("-o", "json", "audit", "proof", "4", *KEYS, service=included(4)).stdout
+    file = here / "4.proof.json"
+    file.write_text(handed_on, encoding="ascii")
+    done = run("audit", "proof", "--file", file, *KEYS)
+    assert (done.exit_code, "step 3" in done.stdout) == (0, True), done.output
+    assert run("audit", "proof", "--file", file).exit_code == 2
+    assert run("audit", "proof", "4", "--file", file, *KEYS).exit_code == 2
+    assert run("audit", "proof", *KEYS).exit_code == 2
+    assert run("audit", "proof", "--file", here, *KEYS).exit_code == 2
+    other = json.loads(handed_on) | {"id": 5}
+    file.write_text(json.dumps(other), encoding="ascii")
+    assert run("audit", "proof", "--file", file, *KEYS).exit_code == 1
+
+
 def test_keys_are_printed_for_a_file(here: Path) -> None:
     """One vkey a line, retired ones too; a hostile one moves no cursor."""
     body = {"origin": ORIGIN, "vkeys": [str(LOG_VKEYS[0])], "retired": ["old\x1b[2J"], "witnesses": []}

@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation.audit.checkpoint import Checkpoint, Signer, parse
 from attestation.audit.note import KeyType, VerifierKey, signature_line, signed_note
+from attestation.audit.proof import Head
 from attestation.client.errors import ServiceUnreachable
 from attestation.errors import ProofRejected, RequestInvalid, Unavailable
 from attestation_cli import audit_rekor
-from attestation_cli.audit_proof import Head
 from attestation_cli.audit_rekor import Rekor, Statement, publish_once, read_key, statement_of, verify
 from tests.fixtures.rekor import ENTRIES, Refused, RekorLog, canonical, canonical_body, rekor
 

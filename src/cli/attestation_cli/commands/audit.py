@@ -19,7 +19,7 @@ from attestation_cli.render import Cell, cell
 from attestation_cli.session import Session
 
 if TYPE_CHECKING:
-    from attestation_cli.audit_proof import Head
+    from attestation.audit.proof import Head
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -272,6 +272,7 @@ def checkpoint(
       attestation audit checkpoint --vkeys-file log.vkeys -f 2026-11.checkpoint
       attestation audit checkpoint --vkeys-file log.vkeys --since 10.checkpoint
     """
+    from attestation.audit.proof import read_head
     from attestation_cli import audit_file, audit_proof
 
     pinned = audit_file.pinned(
@@ -281,7 +282,7 @@ def checkpoint(
         raise RequestInvalid("give the log's keys too: --vkey or --vkeys-file")
     with session.client() as client:
         note = client.audit_checkpoint()
-        head = audit_proof.read_head(note, pinned)
+        head = read_head(note, pinned)
         grew = (
             None
             if since is None
@@ -320,12 +321,14 @@ def checkpoint(
 
 
 @group.command()
-@click.argument("entry_id", metavar="ID", type=click.IntRange(min=1))
+@click.argument("entry_id", metavar="[ID]", required=False, type=click.IntRange(min=1))
+@click.option("-f", "--file", type=EXISTING_FILE, help="A proof that was handed on: verify it, offline.")
 @trust_options
 @printing
 def proof(
     session: Session,
-    entry_id: int,
+    entry_id: int | None,
+    file: Path | None,
     vkeys: tuple[str, ...],
     vkeys_file: Path | None,
     witnesses: tuple[str, ...],
@@ -335,25 +338,38 @@ def proof(
     """Prove that entry ID is in the signed log, and show it.
 
     The proof is verified here, against a checkpoint signed with the keys that you give. With `-o json` it can be
-    handed on: entry, hashes and checkpoint are all that anybody needs.
+    handed on: entry, hashes and checkpoint are all that anybody needs. Whoever has that file, or the one that the
+    dashboard gives, verifies it with --file, without the service and the network.
 
     \b
     Examples:
       attestation audit proof 17 --vkeys-file log.vkeys
+      attestation audit proof --file audit-17.proof.json --vkeys-file log.vkeys
     """
+    from attestation.client.audit_proof import inclusion
     from attestation_cli import audit_file, audit_proof
 
     pinned = audit_file.pinned(
         audit_file.read_vkeys(vkeys, vkeys_file), audit_file.read_vkeys(witnesses, witnesses_file), quorum
     )
-    with session.client() as client:
-        found = audit_proof.inclusion(client, entry_id, pinned)
+    if (entry_id is None) == (file is None):
+        raise RequestInvalid("name the entry, or a file with its proof")
+    if file is not None:
+        if pinned is None:
+            raise RequestInvalid(
+                "no key to verify with: give the log's keys with --vkey or --vkeys-file, as its operator gave them"
+            )
+        found = audit_proof.read_file(file, pinned)
+    else:
+        assert entry_id is not None
+        with session.client() as client:
+            found = inclusion(client, entry_id, pinned)
     if session.json:
         session.emit_json(found.document())
         return
     session.emit_fields(
         [
-            ("entry", cell(entry_id)),
+            ("entry", cell(found.entry_id)),
             *((name.replace("_", " "), cell(value)) for name, value in sorted(found.entry.items())),
             ("in the log", cell(found.head.checkpoint.origin)),
             ("of entries", cell(found.head.checkpoint.size)),
@@ -422,6 +438,7 @@ def publish(
       attestation audit publish --rekor https://rekor.example --rekor-key rekor.pem \\
         --keep evidence --vkeys-file log.vkeys
     """
+    from attestation.audit.proof import read_head
     from attestation_cli import audit_file, audit_git, audit_proof
 
     if (tree is None) == (rekor is None):
@@ -437,7 +454,7 @@ def publish(
         raise RequestInvalid("give the log's keys: --vkey or --vkeys-file")
     with session.client() as client:
         note = client.audit_checkpoint()
-        head = audit_proof.read_head(note, pinned)
+        head = read_head(note, pinned)
         origin, size = head.checkpoint.origin, head.checkpoint.size
         if tree is not None:
             folder = audit_git.folder_of(tree, origin)

@@ -315,7 +315,8 @@ class OperatorAPI:
 
     @operation("list_audit", "GET /audit", e.RequestInvalid)
     def audit(
-        self, *, machine_id: str | None = None, action: str | None = None, page_size: int = PAGE_SIZE
+        self, *, machine_id: str | None = None, action: str | None = None, operator_cn: str | None = None,
+        page_size: int = PAGE_SIZE,
     ) -> Annotated[Iterator[api.AuditEntryDetail], api.AuditPage]:
         """Yield audit entries, newest first."""
 

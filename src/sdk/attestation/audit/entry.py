@@ -79,7 +79,12 @@ class AuditEntry:
 
 def entry_hash(entry: AuditEntry) -> str:
     """Return the SHA-256, 64 lower-case hex, over the canonical bytes of *entry*."""
-    return hashlib.sha256(canonical_bytes(entry)).hexdigest()
+    return hash_of(canonical_bytes(entry))
+
+
+def hash_of(data: bytes) -> str:
+    """Return the SHA-256, 64 lower-case hex, over the canonical bytes of an entry."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def canonical_bytes(entry: AuditEntry) -> bytes:

@@ -1,0 +1,104 @@
+"""The audit log in the dashboard, before a real service in this process."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from attestation.audit.export import LogVerifier, Pinned
+from attestation.audit.note import parse_vkey
+from attestation.audit.proof import read_proof
+from attestation.client import OperatorClient
+from tests.fixtures.web import AUDITOR, OPERATOR, Dashboard
+
+
+def _api(dashboard: Dashboard) -> OperatorClient:
+    return dashboard.web.service.speaking_for(dashboard.service.admin_token)
+
+
+def _pinned(dashboard: Dashboard) -> Pinned:
+    keys = _api(dashboard).audit_keys()
+    return Pinned(log_keys=tuple(map(parse_vkey, keys.vkeys)), witnesses=(), quorum=0)
+
+
+def test_entries_are_listed_and_found(dashboard: Dashboard) -> None:
+    """Newest first; by machine, action and person; what cannot be asked for is said beside the form."""
+    machine = dashboard.machine(1)
+    machine.admitted(dashboard.service.operator())
+    auditor = dashboard.browser("vera", rights=AUDITOR)
+    page = auditor.page("/audit")
+    numbers = [int(n) for n in re.findall(r'<a href="/audit/(\d+)">', page)]
+    assert numbers == sorted(numbers, reverse=True)
+    assert len(numbers) > 2
+    approved = auditor.page("/audit?action=approve")
+    assert len(re.findall(r'<a href="/audit/(\d+)">', approved)) == 1
+    assert f'href="/machines/{machine.machine_id}"' in approved
+    assert "No entry fits" in auditor.page("/audit?operator=nobody")
+    assert f'href="/machines/{machine.machine_id}"' in auditor.page(f"/audit?machine={machine.machine_id}")
+    assert "is 36 characters" in auditor.page("/audit?machine=x")
+    assert "one word in lower case" in auditor.page("/audit?action=Approve it")
+    assert "no name of a person" in auditor.page("/audit?operator=%07")
+    assert 'role="alert"' in auditor.page("/audit?after=%2A")
+
+
+@pytest.mark.threat("T49")
+def test_an_entry_has_its_place_and_its_proof_verifies_without_the_service(dashboard: Dashboard) -> None:
+    """The page shows what was hashed; the file that it gives verifies under the log's keys alone."""
+    dashboard.machine(1).admitted(dashboard.service.operator())
+    auditor = dashboard.browser("vera", rights=AUDITOR)
+    entry = next(_api(dashboard).audit(action="approve"))
+    _api(dashboard).audit_checkpoint()
+    page = auditor.page(f"/audit/{entry.id}")
+    assert f"follows entry {entry.id - 1}" in page
+    assert "in the signed log" in page
+    assert entry.entry_hash in page
+    assert entry.prev_hash in page
+    answer = auditor.get(f"/audit/{entry.id}/proof.json")
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="audit-{entry.id}.proof.json"'
+    proven = read_proof(answer.data, _pinned(dashboard))
+    assert (proven.entry_id, proven.entry["action"]) == (entry.id, "approve")
+    assert proven.head.signers
+    assert "the first" in auditor.page("/audit/1")
+    assert auditor.get("/audit/99999").status_code == 404
+    assert auditor.get("/audit/0").status_code == 404
+    assert auditor.get("/audit/0/proof.json").status_code == 404
+    assert auditor.get("/audit/99999/proof.json").status_code == 422
+
+
+def test_the_service_walks_its_log_only_where_somebody_asks(dashboard: Dashboard) -> None:
+    """The page says how to do without its word; a walk is asked for by a button."""
+    dashboard.machine(1)
+    auditor = dashboard.browser("vera", rights=AUDITOR)
+    assert "The log is whole" not in auditor.page("/audit/verify")
+    page = auditor.page("/audit/verify?now=yes")
+    assert "The log is whole." in page
+    assert "attestation audit verify audit.jsonl --vkeys-file log.vkeys" in page
+
+
+@pytest.mark.threat("T49")
+def test_what_is_downloaded_verifies(dashboard: Dashboard) -> None:
+    """Checkpoint, keys and export are what the service gives, byte for byte."""
+    dashboard.machine(1)
+    auditor = dashboard.browser("vera", rights=AUDITOR)
+    page = auditor.page("/audit/log")
+    assert page.count("verifies") >= 2
+    assert "No witness is asked." in page
+    note = auditor.get("/audit/checkpoint")
+    assert re.fullmatch(r'attachment; filename="audit-\d+\.checkpoint"', note.headers["Content-Disposition"])
+    keys = auditor.get("/audit/keys").text.split()
+    assert keys == list(_api(dashboard).audit_keys().vkeys)
+    export = auditor.get("/audit/export")
+    assert export.headers["Content-Disposition"] == 'attachment; filename="audit.jsonl"'
+    verifier = LogVerifier(pinned=_pinned(dashboard), earlier=())
+    verifier.feed(export.data)
+    assert verifier.finish().entries == json.loads(export.data.splitlines()[-1])["id"]
+
+
+def test_who_is_no_auditor_sees_nothing_of_it(dashboard: Dashboard) -> None:
+    """Entries hold names: the area takes the right to audit, each of its addresses."""
+    dashboard.machine(1)
+    alice = dashboard.browser(rights=OPERATOR)
+    for path in ("", "/1", "/1/proof.json", "/verify", "/log", "/checkpoint", "/keys", "/export"):
+        assert alice.get(f"/audit{path}").status_code == 403, path
