@@ -172,6 +172,15 @@ ensure_cryptsetup() {
   hash -r
 }
 
+# A browser for the tests of the dashboard, with fonts. Its package starts it by a script that knows its own place only,
+# so the tests find the program itself, installed or unpacked. Where it cannot be brought they are skipped, and say so.
+ensure_browser() {
+  local packages=(chromium fonts-noto-core fonts-noto-mono libatomic1)
+  if has chromium || [ -e "$tools/apt/usr/lib/chromium/chromium" ]; then return 0; fi
+  apt_install "${packages[@]}" || apt_unpack "${packages[@]}" || say "no chromium, and it cannot be unpacked: no browser opens the dashboard"
+  hash -r
+}
+
 # Container images are built by root, on a Debian that is made for them. Where that cannot be, their tests are skipped, and say so.
 ensure_images() {
   local missing=() program

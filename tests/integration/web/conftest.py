@@ -3,93 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
 
 from tests.fixtures.openid.provider import OPERATOR, Provider
 from tests.fixtures.service import ServiceProcess, StartService, start_service
-from tools.ports import free_port
+from tests.fixtures.web_process import WebProcess
 
 __all__ = ["start_service"]
-
-SECRET = "attestation-web-secret-of-the-tests-only"  # as tests/fixtures/openid/server.mjs has it
-START_SECONDS = 60
-STOP_SECONDS = 40
-
-
-@dataclass(kw_only=True)
-class WebProcess:
-    """A running dashboard."""
-
-    directory: Path
-    service_url: str
-    issuer: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    port: int = field(default_factory=free_port)
-    _process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def log(self) -> str:
-        """What it wrote."""
-        return (self.directory / "web.log").read_text(encoding="utf-8")
-
-    def start(self) -> None:
-        """Start it and wait until it serves."""
-        secret = self.directory / "web.secret"
-        secret.write_text(f"{SECRET}\n", encoding="utf-8")
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("ITL_", "COVERAGE_"))}
-        environment |= {
-            "ITL_WEB_URL": self.url,
-            "ITL_WEB_SERVICE_URL": self.service_url,
-            "ITL_WEB_OIDC_ISSUER": self.issuer,
-            "ITL_WEB_OIDC_CLIENT_SECRET_FILE": str(secret),
-            "ITL_WEB_LISTEN_PORT": str(self.port),
-            "ITL_WEB_LOG_LEVEL": "debug",
-            **self.environment,
-        }
-        with (self.directory / "web.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(Path(sys.executable).with_name("attestation-web")), "serve"],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                if httpx.get(f"{self.url}/healthz", timeout=5, trust_env=False).text == "ok\n":
-                    return
-            except httpx.TransportError:
-                pass
-            assert self._process.poll() is None and time.monotonic() < deadline, self.log  # noqa: PT018
-            time.sleep(0.05)
-
-    def stop(self) -> int:
-        """Ask it to end, and return its exit code."""
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        process.send_signal(signal.SIGTERM)
-        try:
-            return process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait(STOP_SECONDS)
 
 
 class Person:
