@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from attestation.errors import RequestInvalid
+from attestation.client.comparing import is_this_tpm
+from attestation.client.text import clean
 from attestation_cli.complete import complete_machine
 from attestation_cli.machine_rows import assurance_cell
 from attestation_cli.options import new_proposal_option, output_option
@@ -36,13 +36,10 @@ def same_fingerprint(ek_fingerprint: str, fingerprint: str) -> None:
         RequestInvalid: It is too short to tell machines apart, or no fingerprint.
         OtherTPM: It is that of another TPM.
     """
-    wanted = fingerprint.lower().replace(":", "")
-    if not re.fullmatch(r"[0-9a-f]{16,96}", wanted):
-        raise RequestInvalid("--fingerprint needs 16 to 96 hex digits")
-    if not ek_fingerprint.startswith(wanted):
+    if not is_this_tpm(ek_fingerprint, fingerprint):
         raise OtherTPM(
             # Not with what: the next word typed would be that one, wherever it was read.
-            f"this is another TPM: its EK fingerprint does not begin with {wanted}"
+            f"this is another TPM: its EK fingerprint does not begin with {clean(fingerprint)}"
         )
 
 

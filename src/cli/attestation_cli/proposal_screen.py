@@ -6,8 +6,9 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from attestation.client.proposal_words import BECOMES, others, words
 from attestation.client.text import clean
 from attestation.errors import AttestationError, MachineUnknown, TrustCertificateUnknown
 from attestation_cli.render import Cell, Column, cell, exact, moment, time_cell
@@ -20,20 +21,9 @@ if TYPE_CHECKING:
 
 Row = tuple[str, Cell]
 
-BECOMES: Final = (
-    ("role", "role", "current_role"),
-    ("host name", "hostname", "current_hostname"),
-    ("address", "assigned_ip", "current_assigned_ip"),
-    ("cluster", "cluster_id", "current_cluster_id"),
-)
-"""What a machine gets: the word, the member, and the member that says what it has now."""
-
-
 PLAIN_NAME: Final = re.compile(r"[\w.@ +-]+")
 
 WITHHELD: Final = "not shown: you are asked for it below"
-NAMES: Final = {"ek_fingerprint": "EK fingerprint", "ak_name": "AK name", "evidence_digest": "evidence"}
-"""What people call members."""
 
 
 def print_proposal(
@@ -43,13 +33,7 @@ def print_proposal(
     rows = [*_votes(proposal), *_wanted(proposal)]
     if proposal.machine_id is not None:
         rows += _machine(client, proposal.machine_id)
-    told = {"machine_id", "action", "format", "terms", *(name for _, *two in BECOMES for name in two)}
-    members = {name: value for name, value in proposal.proposal.items() if name not in told}
-    rows += [
-        (NAMES.get(name, clean(name).replace("_", " ")), cell(words(value)))
-        for name, value in (*members.items(), *proposal.proposal.get("terms", {}).items())
-        if value is not None
-    ]
+    rows += [(clean(name), cell(words(value))) for _, name, value in others(proposal.proposal)]
     rows.append(("proposal", cell(proposal.proposal_digest)))
     if withheld:
         rows = [
@@ -184,13 +168,3 @@ def _document(session: Session, proposal: ProposalDetail) -> None:
                 ("SHA-256", cell(held.sha256)),
             ]
         )
-
-
-def words(value: Any) -> str:
-    """Return a member of a proposal in words."""
-    if isinstance(value, dict) and "parts" in value:
-        parts = [f"{part['ref']}{'' if part['agreed'] else ' (one operator)'}" for part in value["parts"]]
-        made = f", of {', '.join(parts)}" if parts else ""
-        policy = value["policy"]
-        return f"{policy['ref']}, at least {value['minimum']}{made}; SHA-256 {policy['sha256']}"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -200,8 +200,9 @@ def _refused(act: Act, form: _Form, error: RequestInvalid | Conflict) -> _Form:
     form.fault = clean(str(error))
     if isinstance(error, APIError):
         _faulty(act, form, ((each.field, each.message) for each in error.errors))
-    # Nothing was done: what is sent next is another act.
+    # Nothing was done: what is sent next is another act, about what is shown now.
     form.key = new_base()
+    form.values |= {each.name: each.value for each in act.fields if each.kind == "hidden"}
     return form
 
 
