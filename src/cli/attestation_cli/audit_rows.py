@@ -6,7 +6,8 @@ import json
 from typing import Final, Protocol
 
 from attestation.audit.authority import words_of
-from attestation_cli.render import Column, Told, cell, cells, column_name, csv_line, exact
+from attestation.client.csv_line import csv_line
+from attestation_cli.render import Column, Told, cell, cells, column_name, exact
 
 
 class Entry(Protocol):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import click
 
 from attestation import output
+from attestation.client.csv_line import csv_line
 from attestation.client.text import ago
 from attestation.errors import AttestationError, RequestInvalid
 from attestation_cli.listing import arranged
@@ -22,7 +23,6 @@ from attestation_cli.render import (
     cell,
     cells,
     column_name,
-    csv_line,
     exact,
     fields,
     json_text,

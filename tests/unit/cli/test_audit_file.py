@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from attestation.audit import AuditEvent, chain
 from attestation.audit.note import KeyType
+from attestation.client.csv_line import FORMULA
 from attestation.wire import b64encode
 from attestation_cli.audit_rows import CSV
 from attestation_cli.main import cli
-from attestation_cli.render import FORMULA
 from attestation_cli.session import Session
 from tests.fixtures.over_httpx import OverHTTPX
 from tests.unit.audit.log_kit import (

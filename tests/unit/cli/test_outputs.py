@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from attestation.client.csv_line import FORMULA, csv_line
 from attestation_cli.main import cli
-from attestation_cli.render import FORMULA, csv_line, yaml_text
+from attestation_cli.render import yaml_text
 from attestation_cli.session import Session
 from tests.unit.cli.stub import HASH, NOW, Stub, audit_entry, machine, result, vote
 

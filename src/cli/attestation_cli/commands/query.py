@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from attestation.client.csv_line import csv_line
 from attestation.client.text import clean
 from attestation.errors import Conflict, QueryInvalid, QueryUnknown, RequestInvalid
 from attestation_cli.complete import complete_query, complete_saved_query
 from attestation_cli.options import EXISTING_FILE, printing
-from attestation_cli.render import Cell, Column, cell, csv_line
+from attestation_cli.render import Cell, Column, cell
 from attestation_cli.session import Session, checked
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ RIGHTS: Final = {
     "read": "see machines, results and policies",
     "act": "decide about machines and what they are measured against",
     "audit": "read and verify the audit log",
+    "query": "ask the query language",
 }
 """What a right lets somebody do, in words."""
 

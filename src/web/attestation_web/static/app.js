@@ -24,7 +24,8 @@
   function draw(root) {
     if (typeof uPlot === "undefined") return;
     for (const place of all("[data-chart]", root)) {
-      if (place.firstChild) continue;
+      // What is folded has no width yet; it is drawn when it is opened.
+      if (place.firstChild || !place.clientWidth) continue;
       const { series, data, kind } = JSON.parse(place.dataset.chart);
       const style = getComputedStyle(document.documentElement);
       const colours = ["--waits", "--good", "--stale", "--bad", "--unknown", "--text-3"];
@@ -78,6 +79,9 @@
   document.addEventListener("htmx:afterSettle", (event) => enhance(event.target.parentElement || document));
 
   enhance(document);
+  // The script that draws is loaded by the pages that have charts, after this one.
+  document.addEventListener("DOMContentLoaded", () => draw(document));
+  document.addEventListener("toggle", (event) => draw(event.target), true);
   tick();
   setInterval(tick, 15000);
 })();
