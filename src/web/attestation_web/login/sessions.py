@@ -51,12 +51,14 @@ class Notice:
         kind: `good`, `waits` or `bad`.
         entry: Number of its audit entry, or None.
         link: Words and address of what comes next, or None.
+        shown_once: A secret that only this page shows, or None.
     """
 
     text: str
     kind: str = "good"
     entry: int | None = None
     link: tuple[str, str] | None = None
+    shown_once: str | None = field(default=None, repr=False)
 
 
 @dataclass(slots=True, kw_only=True)

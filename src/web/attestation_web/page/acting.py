@@ -76,6 +76,7 @@ class Act:
         facts: What to look at before, label and value each: identifiers that are compared.
         typed: What must be typed letter by letter, a hostname for example; None asks for nothing.
         dangerous: It cannot be undone.
+        shown_once: A secret in the answer, which the next page shows and no other.
     """
 
     title: str
@@ -88,6 +89,7 @@ class Act:
     facts: Sequence[tuple[str, str]] = ()
     typed: str | None = None
     dangerous: bool = False
+    shown_once: Callable[[Any], str] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,4 +220,5 @@ def _told(act: Act, answer: Any, entry: int | None) -> Notice:
             entry=entry,
             link=("What they agree to; send them this link", f"/approvals/{answer.proposal_digest}"),
         )
-    return Notice(text=act.did(answer), entry=entry)
+    secret = None if act.shown_once is None else act.shown_once(answer)
+    return Notice(text=act.did(answer), entry=entry, shown_once=secret)
