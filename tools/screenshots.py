@@ -23,35 +23,34 @@ THEMES: Final = ("dark", "light")
 HEIGHT: Final = 900
 
 
-def inner_pages(made: World) -> list[str]:
-    """Return pages that no navigation leads to: machines in each state, acts, tabs of theirs."""
-    failing, first, waiting = (made.machines[name].machine_id for name in ("w-5", "w-1", "w-8"))
-    return [f"/machines/{failing}", f"/machines/{first}", f"/machines/{waiting}", "/account"]
-
-
 def name_of(path: str, made: World) -> str:
     """Return what the file of a page is called: ids of machines are told by their names."""
     for name, machine in made.machines.items():
         path = path.replace(machine.machine_id, name)
+    path = path.replace(made.proposal, "proposal")
     return re.sub(r"[^\w.-]+", "-", path).strip("-") or "overview"
 
 
 def photograph(folder: Path, paths: Sequence[str], widths: Sequence[int], themes: Sequence[str]) -> None:
-    """Make the world, walk through it as alice, and write the pictures."""
+    """Make the world, walk through it, and write the pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place, world(Path(place)) as made, chromium() as browser:
         for theme in themes:
-            alice = Visitor(browser, made, "alice", theme=theme)
-            pages = [*(paths or [*alice.areas(), *inner_pages(made)])]
-            for path in pages:
-                for width in widths:
-                    alice.page.set_viewport_size({"width": width, "height": HEIGHT})
-                    alice.opens(path)
-                    file = folder / f"{name_of(path, made)}-{width}-{theme}.png"
-                    alice.page.screenshot(path=file, full_page=True)
-            for line in alice.console:
-                print(line)
-            alice.context.close()
+            seen: set[str] = set()
+            # Alice decides; what an auditor sees beside that is Carol's.
+            for name in ("alice", "carol"):
+                person = Visitor(browser, made, name, theme=theme)
+                pages = paths or [*person.areas(), *(made.beyond() if name == "alice" else ())]
+                for path in [each for each in pages if each not in seen]:
+                    seen.add(path)
+                    for width in widths:
+                        person.page.set_viewport_size({"width": width, "height": HEIGHT})
+                        person.opens(path)
+                        file = folder / f"{name_of(path, made)}-{width}-{theme}.png"
+                        person.page.screenshot(path=file, full_page=True)
+                for line in person.console:
+                    print(line)
+                person.context.close()
 
 
 def main() -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from tests.e2e.web.conftest import Visit
 from tests.e2e.web.visitor import Visitor
+from tests.vectors.eventlog.ovmf import by_name
 
 pytestmark = [pytest.mark.swtpm, pytest.mark.slow]
 
+MOST_TABS = 120
 NARROW = 390
 HALF = 720
 """What is left of 1440 pixels at 200 %."""
@@ -43,21 +45,128 @@ def test_somebody_logs_in_and_out(visit: Visit) -> None:
     assert page.url.startswith(alice.world.provider.origin)
 
 
+def test_two_people_in_two_browsers_approve_a_control_plane(visit: Visit) -> None:
+    """The first asks for it and is given a link; the second reads all of it, types the fingerprint, and it is done."""
+    alice, bob = visit("alice"), visit("bob")
+    machine = alice.world.machines["cp-1"]
+    card = alice.opens("/inbox").locator("article").filter(has_text=machine.ek_fingerprint[:16])
+    with alice.page.expect_navigation():
+        card.get_by_role("link", name="Approve…").click()
+    alice.page.get_by_label("Role").select_option("controlplane")
+    alice.page.get_by_label("Host name").fill("cp-1")
+    alice.page.get_by_label("Address").fill("10.0.0.1/24")
+    alice.presses("Approve")
+    assert "1 of 2" in alice.text()
+    assert alice.world.operator.machine(machine.machine_id)["status"] == "pending_approval"
+    link = alice.page.get_by_role("link", name="send them this link").get_attribute("href")
+    assert link is not None
+
+    bob.opens(link)
+    assert "alice" in bob.text()
+    with bob.page.expect_navigation():
+        bob.page.get_by_role("link", name="Agree…").click()
+    bob.page.get_by_label("EK fingerprint").fill(machine.ek_fingerprint[:16])
+    bob.presses("Agree to exactly this")
+    assert "Done" in bob.text()
+    assert "audit entry" in bob.text().lower()
+    assert alice.world.operator.machine(machine.machine_id)["status"] == "registered"
+    alice.world.attest("cp-1", by_name["sb-on"])
+    assert alice.world.operator.machine(machine.machine_id)["status"] == "attested"
+
+
+def test_a_query_is_kept_and_others_find_it(visit: Visit) -> None:
+    """What alice wrote, ran and shares stands in vera's list, and answers her."""
+    alice, vera = visit("alice"), visit("vera")
+    page = alice.opens("/query")
+    page.get_by_label("Query", exact=True).fill(
+        "Machines\n| where role == 'worker-infra'\n| project hostname"
+    )
+    alice.presses("Run")
+    assert {"infra-1", "infra-2"} <= set(alice.text().split())
+    alice.presses("Save…")
+    page.get_by_label("Name").fill("infra-only")
+    page.get_by_label("Share", exact=False).check()
+    alice.presses("Save")
+    vera.opens("/query")
+    with vera.page.expect_navigation():
+        vera.page.get_by_role("link", name="infra-only").click()
+    assert {"infra-1", "infra-2"} <= set(vera.text().split())
+    assert "by alice" in vera.text()
+
+
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_axe_core_finds_nothing_serious(visit: Visit, axe: str, theme: str) -> None:
     """Contrast, names, roles, order: on every page of the navigation, and those behind them, in both themes."""
     alice = visit("alice", theme=theme)
     faults = []
-    for path in alice.areas():
+    for path in (*alice.areas(), *alice.world.beyond()):
         alice.opens(path)
         faults += _faults(alice, axe)
+    carol = visit("carol", theme=theme)
+    for path in set(carol.areas()) - set(alice.areas()):
+        carol.opens(path)
+        faults += _faults(carol, axe)
     assert faults == []
+
+
+def _tabs_to(visitor: Visitor, wanted: str) -> None:
+    """Press Tab until what *wanted* (a CSS selector) matches has the focus, which must be seen."""
+    focused = "([wanted]) => document.activeElement.matches(wanted)"
+    for _ in range(MOST_TABS):
+        visitor.page.keyboard.press("Tab")
+        if visitor.page.evaluate(focused, [wanted]):
+            seen = visitor.page.evaluate(
+                "() => { const s = getComputedStyle(document.activeElement);"
+                " return s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 1; }"
+            )
+            assert seen, f"{wanted}: nobody sees that it has the focus"
+            return
+    raise AssertionError(f"{visitor.page.url}: no Tab leads to {wanted}")
+
+
+def _enters(visitor: Visitor) -> None:
+    with visitor.page.expect_navigation():
+        visitor.page.keyboard.press("Enter")
+
+
+def test_approving_needs_no_mouse(visit: Visit) -> None:
+    """From the first page to an approved machine by Tab, letters and Enter; the focus is seen at each step."""
+    alice = visit("alice")
+    machine_id = alice.world.machines["w-8"].machine_id
+    alice.opens("/")
+    _tabs_to(alice, ".skip")
+    _tabs_to(alice, "nav.side a[href='/inbox']")
+    _enters(alice)
+    _tabs_to(alice, f"a[href$='{machine_id}/approve']")
+    _enters(alice)
+    _tabs_to(alice, "[name=role]")
+    alice.page.keyboard.type("worker-app")
+    _tabs_to(alice, "[name=hostname]")
+    alice.page.keyboard.type("w-8")
+    _tabs_to(alice, "main button.primary")
+    _enters(alice)
+    machine = alice.world.operator.machine(machine_id)
+    assert (machine["status"], machine["role"], machine["hostname"]) == ("registered", "worker-app", "w-8")
+
+
+def test_asking_needs_no_mouse(visit: Visit) -> None:
+    """A query is written and run by the keyboard; Tab leaves the editor."""
+    alice = visit("alice")
+    alice.opens("/")
+    _tabs_to(alice, "nav.side a[href='/query']")
+    _enters(alice)
+    _tabs_to(alice, "textarea[name=q]")
+    alice.page.keyboard.type("Machines | where hostname == 'w-5' | project hostname, trust", delay=2)
+    alice.page.keyboard.press("Escape")
+    _tabs_to(alice, "main button.primary")
+    _enters(alice)
+    assert "failed" in alice.page.locator("main table").inner_text()
 
 
 def test_nothing_is_cut_off_when_text_is_twice_as_large(visit: Visit) -> None:
     """No page is wider than its window: at 200 % of 1440 pixels, and on a telephone; tables scroll by themselves."""
     alice = visit("alice")
-    paths, wide = alice.areas(), []
+    paths, wide = (*alice.areas(), *alice.world.beyond()), []
     for width in (HALF, NARROW):
         alice.page.set_viewport_size({"width": width, "height": 900})
         for path in paths:

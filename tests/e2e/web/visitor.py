@@ -9,7 +9,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Page
 
 from tests.e2e.web.world import World
 
-LOGIN_STEPS = 4
+LOGIN_STEPS = 5
+TIMEOUT_MS = 10_000
 
 
 class Visitor:
@@ -32,6 +33,7 @@ class Visitor:
         )
         self.context.add_cookies([{"name": "itl-web-theme", "value": theme, "url": world.web.url}])
         self.console: list[str] = []
+        self.context.set_default_timeout(TIMEOUT_MS)
         self.page = self._watched(self.context.new_page())
 
     def _watched(self, page: Page) -> Page:
@@ -46,22 +48,24 @@ class Visitor:
 
     def opens(self, path: str) -> Page:
         """Open a page, through the provider where it asks who this is."""
-        self.page.goto(path)
-        self.signs_in()
+        answer = self.page.goto(path)
+        if not self.signs_in():
+            assert answer is not None
+            assert answer.ok, f"{path}: {answer.status}"
         return self.page
 
-    def signs_in(self) -> None:
-        """Answer the provider's pages until it sends the browser back."""
+    def signs_in(self) -> bool:
+        """Answer the provider's pages until it sends the browser back; tell whether there were any."""
         provider = self.world.provider
-        for _ in range(LOGIN_STEPS):
+        for step in range(LOGIN_STEPS):
             if not self.page.url.startswith(provider.origin):
-                return
+                return step > 0
             if self.page.locator("[name=login]").count():
                 self.page.fill("[name=login]", provider.users[self.name].sub)
                 self.page.fill("[name=password]", "any")
             with self.page.expect_navigation():
                 self.page.locator("button[type=submit], input[type=submit], button.login").first.click()
-        assert not self.page.url.startswith(provider.origin), self.page.url
+        raise AssertionError(f"the provider's pages have no end: {self.page.url}")
 
     def presses(self, name: str) -> None:
         """Press a button of the page's own, and wait for what comes."""

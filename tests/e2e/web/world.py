@@ -10,7 +10,7 @@ w-6             locked       w-7  revoked       w-8, w-9  wait for approval
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,7 @@ class World:
     operator: Operator
     machines: dict[str, Machine] = field(default_factory=dict)
     tpms: dict[str, SoftwareTPM] = field(default_factory=dict)
+    proposal: str = ""
     _opened: dict[str, contextlib.ExitStack] = field(default_factory=dict)
 
     def boots(self, name: str, number: int, booted: RealBoot) -> Device:
@@ -60,6 +61,15 @@ class World:
         boot(self.tpms[name], booted.boot_log)
         return opened.enter_context(self.tpms[name].node())
 
+    def beyond(self) -> Sequence[str]:
+        """Return addresses that no navigation leads to: one of each kind of page."""
+        return [
+            "/account",
+            f"/inbox/{self.machines['w-9'].machine_id}/approve",
+            f"/approvals/{self.proposal}",
+            f"/approvals/{self.proposal}/object",
+        ]
+
     def close(self) -> None:
         """Let go of what machines hold."""
         for machine in self.machines.values():
@@ -72,7 +82,10 @@ class World:
         machine = self.machines[name]
         # The challenge that came with the last answer is of the policy that applied then.
         machine.next_challenge = None
-        machine.attest(event_log=b64(booted.log))
+        answer = machine.attest(event_log=b64(booted.log))
+        if answer["action"] == "apply-config":
+            machine.fetch(answer["config_token"])
+            machine.acknowledge(machine.acknowledgement(answer["directive"]))
 
     def enrol(self, name: str, device: Device, number: int, *, sold: bool = True) -> Machine:
         """Let a machine prove its TPM; one that was *sold* has a vendor who vouches for it."""
@@ -97,7 +110,7 @@ def _power_on(world: World) -> None:
         world.enrol(name, world.boots(name, number, by_name["sb-on"]), number, sold=name != "w-9")
 
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(make, enumerate(("cp-1", *INFRA, *WORKERS, *WAITING), start=1)))
+        list(pool.map(make, enumerate(("cp-1", "cp-2", *INFRA, *WORKERS, *WAITING), start=1)))
 
 
 def _decide(world: World) -> None:
@@ -117,12 +130,20 @@ def _decide(world: World) -> None:
     for name in ("w-1", "w-2", "w-3", "w-4"):
         world.attest(name, good)
     fifth, other = world.machines["w-5"], by_name["sb-on-kernel"]
-    fifth.device = world.boots("w-5", 8, other)
+    fifth.device = world.boots("w-5", 0, other)
     world.attest("w-5", other)
     first = world.machines["w-1"]
     first.certificate(first.keys.create_signing_key(KeyType.ECC_P256))
     ask.act(world.machines["w-6"].machine_id, "lock", reason="moves to another rack")
     ask.act(world.machines["w-7"].machine_id, "revoke", reason="sold", wipe=False)
+    second = {
+        "role": "controlplane",
+        "hostname": "cp-2",
+        "assigned_ip": "10.0.0.2/24",
+        "reason": "ordered in March",
+    }
+    voted = ask.call("POST", f"/machines/{world.machines['cp-2'].machine_id}/approve", json=second)
+    world.proposal = voted["proposal_digest"]
     kept: dict[str, dict[str, Any]] = {
         "not-verified": {
             "query": 'Machines\n| where trust != "verified"\n| project hostname, status, trust',
