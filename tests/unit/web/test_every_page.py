@@ -80,17 +80,3 @@ def test_every_page_that_is_linked_is_there_and_holds_nothing_hostile(
         if "act" not in rights:
             acts = re.findall(r'<form method="post" action="([^"]+)"', page)
             assert set(acts) <= {"/account/theme", "/auth/logout"}, path
-
-
-def test_the_overview_says_what_needs_somebody_now(dashboard: Dashboard) -> None:
-    """What waits stands first, with the evidence that is compared; then how the fleet stands."""
-    alice = dashboard.browser()
-    assert "No machine waits." in alice.page("/")
-    waiting = dashboard.machine(1, hw_serial="SN-4711")
-    dashboard.machine(2).admitted(dashboard.service.operator())
-    page = alice.page("/")
-    assert re.search(r'<span class="count">1</span> <span class="label">wait for approval', page)
-    assert f'href="/machines/{waiting.machine_id}">SN-4711</a>' in page
-    assert waiting.ek_fingerprint in page
-    assert "Machines by status: pending approval 1, attested 1" in page
-    assert page.index("wait for approval") < page.index("Machines by status")

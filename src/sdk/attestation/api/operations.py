@@ -247,6 +247,10 @@ class OperatorAPI:
     def stats(self) -> api.Stats:
         """Return how many machines there are by status, role and trust."""
 
+    @operation("attention", "GET /stats/attention")
+    def attention(self) -> api.Attention:
+        """Return what operators should look at, in numbers."""
+
     # Dual control
 
     @operation("list_machine_approvals", "GET /machines/{machine_id}/approvals", e.MachineUnknown, e.RequestInvalid)

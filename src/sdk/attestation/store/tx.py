@@ -10,6 +10,7 @@ from attestation.clock import Clock
 from attestation.store.acts import Acts
 from attestation.store.allow_list import AllowList
 from attestation.store.approvals import Approvals
+from attestation.store.attention import Attention
 from attestation.store.attestations import Attestations
 from attestation.store.audit import Audit
 from attestation.store.captures import Captures
@@ -60,6 +61,7 @@ class Tx:
         "ak_certificates",
         "allow_list",
         "approvals",
+        "attention",
         "attestations",
         "audit",
         "captures",
@@ -95,6 +97,7 @@ class Tx:
         self._sql = sql
         self._clock = clock
         self.attestations = Attestations(sql)
+        self.attention = Attention(sql)
         self.machines = Machines(sql)
         self.identities = Identities(sql)
         self.labels = Labels(sql)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from attestation.api import Stats
+from datetime import timedelta
+from typing import Final
+
+from cryptography import x509
+
+from attestation.api import Attention, OldestResult, PendingByAge, Stats
+from attestation.clock import parse_rfc3339
 from attestation.machines import Role, Status, Trust
 from attestation.store import MachineCounts, Tx
 from attestation_service.resources import Res
+
+RECENT: Final = timedelta(hours=24)
 
 
 async def stats(*, res: Res) -> Stats:
@@ -28,3 +36,51 @@ async def stats(*, res: Res) -> Stats:
         by_trust={trust: counts.by_trust.get(trust, 0) for trust in Trust},
         service_keys_pinned=pinned,
     )
+
+
+async def attention(*, res: Res) -> Attention:
+    """Count what operators should look at.
+
+    Machines that wait, by age; what failed of late; certificates that are about to end; how far the log is signed.
+    """
+    at = res.clock.now()
+
+    def work(tx: Tx) -> Attention:
+        waiting, oldest, makers = (
+            tx.attention.waiting(at),
+            tx.attention.oldest_result(),
+            tx.attention.makers(),
+        )
+        alarms, failed, undelivered = tx.attention.troubles(at - RECENT)
+        expiring, newest = tx.attention.expiring(at), tx.audit.tree.newest_checkpoint()
+        unsigned = tx.audit.entries(0 if newest is None else newest.size, 1)
+        ends = [
+            x509.load_der_x509_certificate(issuer.certificate).not_valid_after_utc
+            for issuer in tx.issuers.all()
+            if issuer.state == "active" and issuer.certificate is not None
+        ]
+        return Attention(
+            at=at,
+            pending=PendingByAge(
+                hour=waiting.hour, day=waiting.day, week=waiting.week, longer=waiting.longer
+            ),
+            pending_since=waiting.since,
+            alarms=alarms,
+            failed_recently=failed,
+            undelivered=undelivered,
+            oldest_result=None
+            if oldest is None
+            else OldestResult(machine_id=oldest.machine_id, hostname=oldest.hostname, at=oldest.at),
+            expiring=expiring.count,
+            next_expiry=expiring.first,
+            ca_ends_at=min(ends, default=None),
+            audit_entries=tx.audit.tree.size(),
+            checkpoint_entries=0 if newest is None else newest.size,
+            unsigned_since=parse_rfc3339(unsigned[0][1].timestamp) if unsigned else None,
+            checkpoint_at=None if newest is None else newest.created_at,
+            tpm_vendors=dict(makers.named),
+            tpm_vendors_more=makers.more,
+            tpm_without_certificate=makers.without,
+        )
+
+    return await res.store.scan(work)

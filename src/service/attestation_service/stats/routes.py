@@ -9,3 +9,4 @@ from attestation_service.stats import handlers
 router = operator_router("operator: machines")
 
 route(router, OperatorAPI.stats, "read", handlers.stats)
+route(router, OperatorAPI.attention, "read", handlers.attention)

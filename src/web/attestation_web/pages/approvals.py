@@ -36,7 +36,7 @@ from attestation.results import Verdict
 from attestation.wire import b64decode
 from attestation_web.login.current import web
 from attestation_web.page import Act, Badge, Field, Page, Values, api, may, render, whoami
-from attestation_web.page.badges import Look
+from attestation_web.page.badges import Look, badge
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -170,7 +170,7 @@ def _checklist(
     else:
         yield Checked(badge=_bad("no"), what="A maker vouches for its TPM", more=vouched.reason)
     yield Checked(
-        badge=Badge(look=Look.PLAIN, text=machine.assurance),
+        badge=badge(machine.assurance),
         what="Assurance",
         more=ASSURANCE[machine.assurance],
     )

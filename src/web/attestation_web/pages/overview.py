@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from attestation.api.operations import OperatorAPI
+from attestation.errors import AttestationError, Unauthenticated
 from attestation.machines import Status, Trust
-from attestation_web.page import Page, api, bar, donut, may, now, render
-from attestation_web.page.badges import badge
+from attestation_web.page import Badge, Page, api, bar, donut, may, now, render
+from attestation_web.page.badges import Look, badge
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from werkzeug.wrappers import Response
 
-MOST_SHOWN: Final = 10
+    from attestation.api import Attention, AuditEntryDetail, Stats
+    from attestation.client import OperatorClient
+    from attestation_web.page.charts import Chart
+
+T = TypeVar("T")
+
+MOST_SHOWN: Final = 8
+UNSIGNED: Final = timedelta(minutes=10)
+"""So long entries of the audit log may be unsigned before it looks stale: the service signs within a minute or so."""
+CA_SOON: Final = timedelta(days=90)
 
 page: Final = Page(__name__, title="Overview", place=10, right=None, prefix="")
 
@@ -20,21 +34,29 @@ page: Final = Page(__name__, title="Overview", place=10, right=None, prefix="")
 @page.get("/")
 def show() -> Response:
     """Show what waits, and counts."""
-    if not may("read"):
-        return render("overview/other_right.html")
     client = api()
-    stats = client.stats()
-    pending = stats.by_status[Status.PENDING_APPROVAL]
+    recent = _recent(client) if may("audit") else None
+    if not may("read"):
+        return render("overview/other_right.html", recent=recent)
+    stats, attention = client.stats(), client.attention()
+    proposals, more = client.one_page(OperatorAPI.proposals, None, page_size=MOST_SHOWN)
+    waiting, _ = client.one_page(
+        OperatorAPI.machines, None, status=Status.PENDING_APPROVAL, page_size=MOST_SHOWN
+    )
+    newest, _ = client.one_page(OperatorAPI.machines, None, page_size=MOST_SHOWN)
+    extensions = _known(client.extensions)
     return render(
         "overview/page.html",
-        at=now(),
         stats=stats,
-        proposals=list(islice(client.proposals(page_size=MOST_SHOWN), MOST_SHOWN)),
-        waiting=list(
-            islice(client.machines(status=Status.PENDING_APPROVAL, page_size=MOST_SHOWN), MOST_SHOWN)
-        )
-        if pending
-        else [],
+        attention=attention,
+        proposals=proposals,
+        proposals_count=f"{len(proposals)}{'+' if more else ''}" if proposals else 0,
+        waiting=waiting,
+        newest=newest,
+        recent=recent,
+        dead_letters=None if extensions is None else sum(e.dead_letters for e in extensions.extensions),
+        skipped=[] if extensions is None else [e.name for e in extensions.extensions if e.skipped],
+        ages=_ages(attention),
         statuses=bar(
             "Machines by status",
             [
@@ -42,6 +64,7 @@ def show() -> Response:
                 for s, n in stats.by_status.items()
             ],
         ),
+        roles=_roles(stats),
         trusts=donut(
             "Trust in attested machines",
             [
@@ -49,7 +72,83 @@ def show() -> Response:
                 for t, n in stats.by_trust.items()
             ],
         ),
-        failed=stats.by_trust[Trust.FAILED],
+        vendors=_vendors(attention),
         stale=stats.by_trust[Trust.STALE],
-        most=MOST_SHOWN,
+        signed=_signed(attention, now()),
+        ca=_ca(attention, now()),
     )
+
+
+def _known(ask: Callable[[], T]) -> T | None:
+    """Return what *ask* answers; None where it is not known now, which the page then says.
+
+    Raises:
+        Unauthenticated: The login is over: that is the whole page's.
+    """
+    try:
+        return ask()
+    except Unauthenticated:
+        raise
+    except AttestationError:
+        return None
+
+
+def _recent(client: OperatorClient) -> Sequence[AuditEntryDetail] | None:
+    found = _known(lambda: client.one_page(OperatorAPI.audit, None, page_size=MOST_SHOWN))
+    return None if found is None else found[0]
+
+
+def _ages(attention: Attention) -> Chart:
+    pending = attention.pending
+    return bar(
+        "How long they wait",
+        [
+            ("up to an hour", pending.hour, Look.WAITS),
+            ("up to a day", pending.day, Look.PLAIN),
+            ("up to a week", pending.week, Look.STALE),
+            ("longer", pending.longer, Look.BAD),
+        ],
+    )
+
+
+def _roles(stats: Stats) -> Sequence[tuple[str, int, str | None]]:
+    rows: list[tuple[str, int, str | None]] = [
+        (role.value, count, f"/machines?role={role.value}") for role, count in stats.by_role.items() if count
+    ]
+    rows.sort(key=lambda row: -row[1])
+    return [*rows, *([("no role yet", stats.without_role, None)] if stats.without_role else [])]
+
+
+def _vendors(attention: Attention) -> Sequence[tuple[str, int, str | None]]:
+    rows: list[tuple[str, int, str | None]] = [
+        (name, count, None)
+        for name, count in sorted(attention.tpm_vendors.items(), key=lambda each: (-each[1], each[0]))
+    ]
+    if attention.tpm_vendors_more:
+        rows.append(("others", attention.tpm_vendors_more, None))
+    if attention.tpm_without_certificate:
+        rows.append(("no certificate", attention.tpm_without_certificate, None))
+    return rows
+
+
+def _signed(attention: Attention, at: datetime) -> Badge:
+    """Return how far the audit log is signed."""
+    unsigned = attention.audit_entries - attention.checkpoint_entries
+    if attention.checkpoint_at is None:
+        return Badge(look=Look.UNKNOWN, text="never signed", title="There is no checkpoint yet")
+    if unsigned <= 0:
+        return Badge(look=Look.GOOD, text="signed", title="The newest checkpoint covers every entry")
+    if attention.unsigned_since is not None and at - attention.unsigned_since > UNSIGNED:
+        return Badge(look=Look.STALE, text=f"{unsigned} unsigned", title="Entries are not signed in time")
+    return Badge(look=Look.WAITS, text=f"{unsigned} unsigned", title="They are signed in a moment")
+
+
+def _ca(attention: Attention, at: datetime) -> Badge:
+    """Return whether a CA that signs is about to end."""
+    if attention.ca_ends_at is None:
+        return Badge(look=Look.PLAIN, text="none", title="No CA signs")
+    if attention.ca_ends_at <= at:
+        return Badge(look=Look.BAD, text="ended")
+    if attention.ca_ends_at - at < CA_SOON:
+        return Badge(look=Look.STALE, text="soon")
+    return Badge(look=Look.GOOD, text="good")

@@ -1,0 +1,101 @@
+"""The overview: what needs somebody now comes first; what is not known is not shown as good."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from attestation.api import Attention
+from attestation.errors import Unavailable
+from attestation_web.pages import overview
+from tests.fixtures.in_process import InProcess
+from tests.fixtures.web import AUDITOR, EVERYTHING, VIEWER, Dashboard
+
+
+def test_the_overview_says_what_needs_somebody_now(dashboard: Dashboard) -> None:
+    """What waits stands first, with the evidence that is compared; then how the fleet stands."""
+    alice = dashboard.browser()
+    assert "No machine waits." in alice.page("/")
+    waiting = dashboard.machine(1, hw_serial="SN-4711")
+    dashboard.machine(2).admitted(dashboard.service.operator())
+    page = alice.page("/")
+    assert re.search(r'<span class="count">1</span> <span class="label">wait for approval', page)
+    assert f'href="/machines/{waiting.machine_id}">SN-4711</a>' in page
+    assert waiting.ek_fingerprint in page
+    assert "Machines by status: pending approval 1, attested 1" in page
+    assert page.index("wait for approval") < page.index("Machines by status")
+
+
+@pytest.mark.parametrize("rights", [VIEWER, AUDITOR, EVERYTHING], ids=["viewer", "auditor", "both"])
+def test_recent_activity_is_an_auditor_s(dashboard: Dashboard, rights: tuple[str, ...]) -> None:
+    """Who may read the log sees its newest entries; who may not sees the newest machines, and none of the log."""
+    dashboard.machine(1, hw_serial="SN-1")
+    browser = dashboard.browser(rights=rights)
+    page = browser.page("/")
+    assert ("Recent activity" in page) == ("audit" in rights)
+    assert ("Newest machines" in page) == ("audit" not in rights)
+    assert ("SN-1" in page) == ("read" in rights)
+
+
+def test_what_is_not_known_is_said_to_be_unknown(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Extensions that do not answer take nothing else of the page with them, and are not counted as none."""
+
+    def away(_self: object) -> None:
+        raise Unavailable("not now")
+
+    alice = dashboard.browser()
+    tile = r'<span class="count">([^\n]*)</span> <span class="label">events not delivered'
+    known = re.search(tile, alice.page("/"))
+    assert known is not None
+    assert known[1] == "0"
+    monkeypatch.setattr("attestation.client.OperatorClient.extensions", away)
+    unknown = re.search(tile, alice.page("/"))
+    assert unknown is not None
+    assert "unknown" in unknown[1]
+
+
+def test_an_empty_log_or_one_that_is_not_signed_never_looks_good(dashboard: Dashboard) -> None:
+    """Never signed is unknown; unsigned for long is stale; only all of it signed is good."""
+    service, at = dashboard.service, dashboard.service.clock.now()
+    found = service.client().get(
+        "/api/v1/stats/attention", headers={"Authorization": f"Bearer {service.admin_token}"}
+    )
+    base = Attention.model_validate(found.json())
+    looks = [
+        overview._signed(base.model_copy(update=changed), at).look.value
+        for changed in (
+            {"checkpoint_at": None, "checkpoint_entries": 0},
+            {"checkpoint_at": at, "checkpoint_entries": 5, "audit_entries": 5, "unsigned_since": None},
+            {"checkpoint_at": at, "checkpoint_entries": 4, "audit_entries": 5, "unsigned_since": at},
+            {
+                "checkpoint_at": at,
+                "checkpoint_entries": 4,
+                "audit_entries": 5,
+                "unsigned_since": at - 2 * overview.UNSIGNED,
+            },
+        )
+    ]
+    assert looks == ["unknown", "good", "waits", "stale"]
+
+
+def test_a_page_asks_few_things(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many machines there are: eight requests for the overview, and a bounded number for the inbox."""
+    for seed in range(1, 6):
+        dashboard.machine(seed)
+    asked: list[str] = []
+    answer = InProcess.handle_request
+
+    def counted(self: InProcess, request: object) -> object:
+        asked.append(str(request.url))  # type: ignore[attr-defined]  # httpx's
+        return answer(self, request)  # type: ignore[arg-type]  # likewise
+
+    monkeypatch.setattr(InProcess, "handle_request", counted)
+    alice = dashboard.browser(rights=EVERYTHING)
+    alice.page("/")
+    assert len(asked) <= 8, asked
+    asked.clear()
+    alice.page("/inbox")
+    assert len(asked) <= 3, asked
