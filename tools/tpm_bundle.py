@@ -25,8 +25,8 @@ from attestation.tpm_bundle.pem import certificates
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = ROOT / "src/sdk/attestation/tpm_bundle"
 NOTICES: Final = (ROOT / "NOTICE", PACKAGE / "NOTICE")
-BESIDES: Final = ROOT / "src/sdk/attestation/tee_bundle/NOTICE"
-"""What NOTICE says of the certificates of the other bundle."""
+BESIDES: Final = (ROOT / "src/sdk/attestation/tee_bundle/NOTICE", ROOT / "src/web/NOTICE")
+"""What NOTICE says of the certificates of the other bundle, and of the files that the dashboard carries."""
 
 HEAD: Final = """\
 ITL attestation platform
@@ -73,7 +73,7 @@ def notice(entries: Sequence[BundleEntry]) -> str:
             f"    licence  {entry.licence or 'none stated'}",
             "",
         ]
-    return "\n".join(lines) + "\n" + BESIDES.read_text(encoding="utf-8")
+    return "\n".join([*lines, *(path.read_text(encoding="utf-8") for path in BESIDES)])
 
 
 def write_notice(entries: Sequence[BundleEntry]) -> None:

@@ -581,7 +581,7 @@ async def test_a_new_list_counts_at_once(files: Files) -> None:
     method = files.method()
     who = await method.operator(ALICE.der, ORIGIN, AT)
     assert (who.cn, who.source, who.method) == ("alice", "192.0.2.9", Method.CERTIFICATE)
-    assert who.rights == {Right.READ, Right.ACT, Right.METRICS, Right.KNOWN}
+    assert who.rights == {Right.READ, Right.ACT, Right.QUERY, Right.METRICS, Right.KNOWN}
     assert who.is_human
     replace(files.crl, CA.revoke(ALICE))
     with pytest.raises(Unauthenticated, match="revoked"):

@@ -77,6 +77,8 @@ def raised(kind: type[AttestationError]) -> AttestationError:
         return kind([Check(name="a").undecided("text")])
     if issubclass(kind, errors.TEEDeviceError):
         return kind("absent", "text")
+    if issubclass(kind, errors.QueryInvalid):
+        return kind("text", line=1, column=2, length=3)
     return kind("text")
 
 

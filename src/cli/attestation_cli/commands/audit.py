@@ -435,8 +435,8 @@ def publish(
     \b
     Examples:
       attestation audit publish --git evidence --vkeys-file log.vkeys --push
-      attestation audit publish --rekor https://rekor.example --rekor-key rekor.pem \\
-        --keep evidence --vkeys-file log.vkeys
+      attestation audit publish --rekor https://rekor.example \\
+        --rekor-key rekor.pem --keep evidence --vkeys-file log.vkeys
     """
     from attestation.audit.proof import read_head
     from attestation_cli import audit_file, audit_git, audit_proof

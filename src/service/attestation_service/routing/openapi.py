@@ -155,7 +155,11 @@ def route(
     # What is no JSONRoute reads the request, and refuses it, in a language of its own.
     has_body = issubclass(router.route_class, JSONRoute) and (
         "requestBody" in (extra or {})
-        or any(isinstance(each, type) and issubclass(each, BaseModel) for each in takes)
+        or any(
+            isinstance(each, type) and issubclass(each, BaseModel)
+            for hint in takes
+            for each in get_args(hint) or (hint,)  # a body that may be left out is `Model | None`
+        )
     )
     summary, _, more = inspect.cleandoc(handler.__doc__ or "").partition("\n\n")
 
@@ -186,7 +190,13 @@ def route(
         response_class=Response if model is None else JSONResponse,
         responses={
             **(also or {}),
-            **answers(*operation.errors, body=has_body, gated=gated, kind=kind),
+            **answers(
+                *operation.errors,
+                body=has_body,
+                gated=gated,
+                kind=kind,
+                reads=operation.method == cross_site.READING,
+            ),
             **(instead or {}),
         },
         openapi_extra={**access(kind, logs=logs), **(extra or {})},
@@ -246,7 +256,9 @@ def demand_access(app: FastAPI | APIRouter) -> None:
             raise RuntimeError(f"{route.path}: what changes something is no GET, and the rest is one")
 
 
-def answers(*errors: Error, body: bool = False, gated: bool = False, kind: Access = "machine") -> Responses:
+def answers(
+    *errors: Error, body: bool = False, gated: bool = False, kind: Access = "machine", reads: bool = False
+) -> Responses:
     """Return the documented answers of a route beside its success.
 
     Args:
@@ -254,6 +266,7 @@ def answers(*errors: Error, body: bool = False, gated: bool = False, kind: Acces
         body: The route reads a body.
         gated: Dual control may answer 202 first.
         kind: Adds what every route of this access can answer.
+        reads: It is a GET, which no form of another site could send as an act.
     """
     # The border refuses on every route whoever names a certificate that is not theirs, or comes by too weak a way.
     found: list[Error] = [
@@ -275,7 +288,9 @@ def answers(*errors: Error, body: bool = False, gated: bool = False, kind: Acces
             RateLimited,
         ]
         if kind == "act":
-            found += [400, 415, ActInProgress, AnswerNotKept, IdempotencyKeyReused, DeadlineExceeded]
+            found += [400, ActInProgress, AnswerNotKept, IdempotencyKeyReused, DeadlineExceeded]
+        if not reads:
+            found += [415]
         found += [OperatorAccessNotConfigured, IdentityProviderUnavailable, RevocationUnknown]
     by_status: dict[int, dict[str, str]] = defaultdict(dict)
     for error in found:
