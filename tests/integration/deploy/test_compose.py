@@ -13,6 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from attestation_service.settings import Settings
+from attestation_web.settings import Settings as WebSettings
 from tests.docs.pages import ROOT
 from tests.fixtures import postgres
 
@@ -56,10 +57,11 @@ def test_what_it_names_exists() -> None:
                 f"{name}: {source}"
             )
         assert set(service.get("networks", [])) <= compose["networks"].keys()
+        known, prefix = (WebSettings, "ITL_WEB_") if name == "web" else (Settings, "ITL_")
         settings = {
-            k.removeprefix("ITL_").lower() for k in service.get("environment", {}) if k.startswith("ITL_")
+            k.removeprefix(prefix).lower() for k in service.get("environment", {}) if k.startswith("ITL_")
         }
-        assert settings <= Settings.model_fields.keys()
+        assert settings <= known.model_fields.keys()
         for key, value in service.get("environment", {}).items():
             assert "PASSWORD" not in key or value.startswith("/run/secrets/"), key
             if str(value).startswith("/run/secrets/"):
@@ -77,7 +79,7 @@ def test_the_database_is_reached_by_those_who_need_it() -> None:
     assert not [
         name
         for name, service in services.items()
-        if service.get("ports") and name not in ("nginx", "keycloak")
+        if service.get("ports") and name not in ("nginx", "web", "keycloak")
     ]
     for name in ("service-1", "service-2"):
         assert services[name]["read_only"] is True
@@ -95,6 +97,27 @@ def test_the_replicas_are_behind_the_nginx_that_we_ship() -> None:
     for name in ("service-1", "service-2"):
         assert f"server {name}:8080;" in done.stdout
     assert "unix:" not in done.stdout.replace("attestation-service --uds", "")
+
+
+def test_the_dashboard_can_use_what_it_is_given(tmp_path: Path) -> None:
+    """`check` finds nothing weak; it reaches service and provider by their names, and is no trusted proxy."""
+    services, networks = _compose()["services"], _compose()["networks"]
+    web = services["web"]
+    (tmp_path / "web-client").write_text("0123456789abcdef")
+    (tmp_path / "web-client").chmod(0o600)
+    environment = {
+        name: value.replace("/run/secrets", str(tmp_path)) for name, value in web["environment"].items()
+    }
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("attestation-web")), "check"],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "settings can be used: https://dash.example:7788 for https://attest.example\n"
+    assert web["networks"].keys() == {"dashboard", "people", "outside"}
+    assert networks["dashboard"] == {"internal": True}
+    assert services["nginx"]["networks"]["dashboard"] == {"aliases": ["attest.example"]}
+    assert services["keycloak"]["networks"]["people"] == {"aliases": ["id.example"]}
 
 
 def test_the_role_of_the_service_may_change_rows_and_nothing_else(tmp_path: Path) -> None:
