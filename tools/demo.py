@@ -58,6 +58,7 @@ from tools.demo_extensions import AUDIENCE, SECRET, Extras
 from tools.demo_extensions import prepare as prepare_extensions
 from tools.demo_kubernetes import NODES, Nodes
 from tools.demo_kubernetes import next_steps as next_steps_on_kubernetes
+from tools.demo_tasks import Tasks
 from tools.demo_words import Narrator
 from tools.kubernetes import Cluster, KubernetesMissing
 from tools.ports import claim, free_port
@@ -72,6 +73,7 @@ MAX_MACHINES = 50
 REPLICAS = 2
 FLEET = (("cp", Role.CONTROLPLANE), ("infra", Role.WORKER_INFRA), ("app", Role.WORKER_APP))
 MADE_BY_DEMO = "made-by-demo"
+MANUFACTURER = "Demo TPM Manufacturer"
 
 
 class Show:
@@ -84,8 +86,10 @@ class Show:
         people: Mapping[str, OperatorClient],
         auditor_token: str,
         machines: Sequence[Machine],
+        authority: CertificateAuthority,
     ) -> None:
         self._out = narrator
+        self._authority = authority
         self._service = service
         self._alice, self._bob, self._carol = (people[name] for name in ("alice", "bob", "carol"))
         self._auditor_token = auditor_token
@@ -113,9 +117,8 @@ class Show:
             "A TPM holds keys that never leave it. By one of them, the endorsement key (EK), a machine is known: its "
             "fingerprint is the machine's identity. Here the TPMs are software (swtpm) that behaves like the chip.",
         )
-        authority = CertificateAuthority("Demo TPM Manufacturer")
         with ThreadPoolExecutor(max_workers=4) as pool:
-            list(pool.map(lambda machine: machine.make(authority), self._machines))
+            list(pool.map(lambda machine: machine.make(self._authority), self._machines))
         for machine in self._machines:
             with machine.node() as node:
                 identity = node.identify()
@@ -378,7 +381,7 @@ class Show:
         fingerprint = self._fingerprints[machine.name]
         if machine.name in self._ids:
             return self._alice.machine(self._ids[machine.name])
-        for found in self._alice.machines(q=f"DEMO-{machine.number:04}"):
+        for found in self._alice.machines(q=machine.serial):
             if found.ek_fingerprint == fingerprint:
                 return found
         raise Failed(f"{machine.name} is not known to the service; see {machine.log}")
@@ -388,18 +391,12 @@ def next_steps(
     out: Narrator,
     service: Service,
     identity: IdentityProvider,
-    dashboard: Dashboard,
     machines: Sequence[Machine],
     data: Path,
 ) -> None:
-    """Say where everything is and what can be tried."""
+    """Say where everything is and what can be typed."""
     out.say()
-    out.say(f"   Dashboard      {dashboard.url} (open it in a browser and log in; bob in another one)")
     out.say(f"   Service        {service.url} (its API is described at /docs)")
-    for i, account in enumerate(identity.people.values()):
-        person = account.person
-        before = "Log in as" if i == 0 else ""
-        out.say(f"   {before:<14} {person.username:<6} {account.password}   {', '.join(person.roles)}")
     out.say(f"   Break-glass    {service.token_file} (never votes)")
     out.say(f"   Files          {data}")
     out.say()
@@ -435,16 +432,31 @@ def next_steps(
     out.say()
 
 
+def welcome(out: Narrator, identity: IdentityProvider, dashboard: Dashboard, tasks: Tasks | None) -> None:
+    """End with what a newcomer needs first: the address, who they can be, and what to do there."""
+    out.say(f"   Dashboard      {dashboard.url}")
+    for i, account in enumerate(identity.people.values()):
+        person = account.person
+        before = "Log in as" if i == 0 else ""
+        out.say(f"   {before:<14} {person.username:<6} {account.password}   {', '.join(person.roles)}")
+    out.say()
+    if tasks is not None:
+        tasks.tell()
+
+
 def stay(
     out: Narrator,
     service: Service,
     identity: IdentityProvider,
     dashboard: Dashboard,
     machines: Sequence[Machine],
+    tasks: Tasks | None,
 ) -> None:
     """Keep the service up until Ctrl-C; the machines keep attesting."""
     for machine in machines:
         machine.start_agent(once=False)
+    # Those of the tasks run already.
+    machines = [*machines, *(tasks.machines if tasks else ())]
     if machines:
         out.say(f"   The machines attest again every {REATTEST_SECONDS} seconds.")
     out.say("   Ctrl-C stops everything.")
@@ -606,6 +618,7 @@ def run(options: argparse.Namespace) -> None:
         for warning in service.warnings():
             out.warn(f"the service warns: {warning}")
         machines: list[Machine] = []
+        tasks: Tasks | None = None
         if not options.no_demo:
             for i in range(options.machines):
                 name, role = FLEET[i % len(FLEET)]
@@ -618,15 +631,19 @@ def run(options: argparse.Namespace) -> None:
                 )
                 machines.append(machine)
                 stack.callback(machine.stop)
+            authority = CertificateAuthority(MANUFACTURER)
+            tasks = Tasks(out, data / "machines", service.url, authority)
+            for machine in tasks.machines:
+                stack.callback(machine.stop)
             # Last in, first out.
-            stack.callback(ask_to_stop, machines)
+            stack.callback(ask_to_stop, [*machines, *tasks.machines])
             with ExitStack() as logged_in:
                 tokens = {name: identity.sign_in(name) for name in identity.people}
                 people = {
                     name: logged_in.enter_context(OperatorClient(service.url, token))
                     for name, token in tokens.items()
                 }
-                show = Show(out, service, people, tokens["carol"], machines)
+                show = Show(out, service, people, tokens["carol"], machines, authority)
                 show.admit()
                 if options.machines > 1:
                     ids = [show.id_of(machine) for machine in machines]
@@ -634,9 +651,12 @@ def run(options: argparse.Namespace) -> None:
                 if options.confidential:
                     Guests(out, service, people["alice"], people["carol"], data).run()
                 show.verify_audit()
+                if not options.exit_after_demo:
+                    tasks.prepare(people["alice"])
         if not options.exit_after_demo:
-            next_steps(out, service, identity, dashboard, machines, data)
-            stay(out, service, identity, dashboard, machines)
+            next_steps(out, service, identity, machines, data)
+            welcome(out, identity, dashboard, tasks)
+            stay(out, service, identity, dashboard, machines, tasks)
 
 
 def run_kubernetes(options: argparse.Namespace) -> None:
@@ -681,7 +701,7 @@ def run_kubernetes(options: argparse.Namespace) -> None:
         people = {
             name: stack.enter_context(OperatorClient(service.url, token)) for name, token in tokens.items()
         }
-        show = Show(out, service, people, tokens["carol"], machines)
+        show = Show(out, service, people, tokens["carol"], machines, CertificateAuthority(MANUFACTURER))
         show.power_on()
         show.introduce_and_activate()
         show.approve()

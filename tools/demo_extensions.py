@@ -18,7 +18,9 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from attestation.api.operation import operation
 from attestation.client import OperatorClient
 from attestation.keys import create_kek
+from attestation_extensions.commands.kms_api import KMS
 from attestation_extensions.commands.secrets_api import Vault
+from attestation_extensions.disk_kms.wire import KMSHoldRequest
 from attestation_extensions.secret_vault import wire
 from attestation_extensions.webhooks.wire import CreateWebhook, WebhookList, WebhookSecret
 from tools.demo_people import write_private
@@ -160,7 +162,7 @@ class Extras:
             "ITL_TPM": machine.tpm.uri,
             "ITL_STATE_DIR": str(machine.directory / "state"),
             "ITL_SYSFS": str(machine.directory / "sys"),
-            "ITL_EVENT_LOG": str(machine.directory / "none"),
+            "ITL_EVENT_LOG": str(machine.directory / "eventlog"),
         }
         done = subprocess.run(
             command, env=environment(**variables), capture_output=True, text=True, check=False, timeout=60
@@ -172,7 +174,8 @@ class Extras:
         self._out.step(
             "Disk keys go to machines that have just attested",
             "A Talos node has its disk key sealed over gRPC and opened at each boot. It opens for the address that the "
-            f"machine has quoted from within {FRESH_SECONDS} seconds; whoever else asks is told one sentence.",
+            f"machine has quoted from within {FRESH_SECONDS} seconds; whoever else asks is told one sentence. "
+            "An operator can hold a machine, and let it go.",
         )
         fresh, stale = self._machines[0], self._machines[1]
         node = _Talos(self._variables["ITL_EXT_DISK_KMS_ADDRESS"])
@@ -196,6 +199,15 @@ class Extras:
         if node.ask("Unseal", fresh, blobs[fresh.name] or b"") is None:
             raise Failed(f"{fresh.name} did not get its disk key")
         self._out.fact(fresh.name, "attests, and its disk opens")
+        held = self._ids[1]
+        self._alice.ask(KMS.hold, KMSHoldRequest(scope="machine", subject=held))
+        if node.ask("Unseal", stale, blobs[stale.name] or b"") is not None:
+            raise Failed(f"{stale.name} got its disk key although alice holds it")
+        self._out.fact(stale.name, "attests too, but alice holds it: its disk stays closed", good=False)
+        self._alice.ask(KMS.unhold, "machine", held)
+        if node.ask("Unseal", stale, blobs[stale.name] or b"") is None:
+            raise Failed(f"{stale.name} did not get its disk key although alice let it go")
+        self._out.fact(stale.name, "alice ends the hold, and its disk opens")
         node.close()
 
     def numbers(self, before: Mapping[str, float]) -> None:

@@ -54,6 +54,13 @@ class Narrator:
         for line in rest:
             self.say(f"     {line}")
 
+    def item(self, number: int, text: str) -> None:
+        """Print one of several things to do."""
+        first, *rest = self._lines(text, self._width - 8)
+        self.say(f"     {self._paint(f'{number}.', '1')} {first}")
+        for line in rest:
+            self.say(f"        {line}")
+
     def quote(self, text: str) -> None:
         """Print lines of a file."""
         for line in text.splitlines():

@@ -376,6 +376,8 @@ class Machine:
     server_url: str
     role: str
     number: int
+    wishes: str = ""
+    """The role that it asks for; an operator decides."""
     tpm: SoftwareTPM = field(init=False)
     _agent: Process | None = None
 
@@ -399,8 +401,13 @@ class Machine:
         dmi = self.directory / "sys/class/dmi/id"
         dmi.mkdir(parents=True, exist_ok=True)
         (dmi / "product_name").write_text("Demo Server 1U", encoding="ascii")
-        (dmi / "product_serial").write_text(f"DEMO-{self.number:04}", encoding="ascii")
+        (dmi / "product_serial").write_text(self.serial, encoding="ascii")
         (dmi / "product_uuid").write_text(f"00000000-0000-4000-8000-{self.number:012}", encoding="ascii")
+
+    @property
+    def serial(self) -> str:
+        """What it says that its serial number is."""
+        return f"DEMO-{self.number:04}"
 
     @property
     def config_path(self) -> Path:
@@ -437,7 +444,8 @@ class Machine:
             *("--config-path", str(self.config_path), "--apply-command", "true"),
             *("--certificates", "client"),
             *("--lock-command", "true", "--wipe-command", "true"),
-            *("--sysfs", str(self.directory / "sys"), "--event-log", str(self.directory / "none")),
+            *("--sysfs", str(self.directory / "sys"), "--event-log", str(self.directory / "eventlog")),
+            *(("--desired-role", self.wishes) if self.wishes else ()),
         ]
         self._agent = Process(command, self.log, environment(), self.directory)
         self._agent.start()

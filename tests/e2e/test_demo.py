@@ -8,12 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
+from attestation.api import ApproveRequest, MachineDetail, PendingApproval
+from attestation.client import OperatorClient
+from attestation.client.agreement import agree
+from attestation.machines import Role, Status, Trust
 from tests.docs.pages import ROOT
+from tools.stage import IdentityProvider
 
 pytestmark = pytest.mark.swtpm
 
@@ -76,6 +83,8 @@ def test_three_machines_go_from_nothing_to_an_applied_configuration(tmp_path: Pa
     assert len(re.findall(r"(?:infra-1|app-1) +refused: secret-forbidden", said)) == 2
     assert re.search(r"infra-1 +last quoted 10 s ago: no disk key is given", said)
     assert re.search(r"cp-1 +attests, and its disk opens", said)
+    assert re.search(r"infra-1 +attests too, but alice holds it: its disk stays closed", said)
+    assert re.search(r"infra-1 +alice ends the hold, and its disk opens", said)
     assert re.search(r"receiver +verified secret\.accessed of cp-1", said)
     assert len(re.findall(r"receiver +verified secret\.refused of (?:infra-1|app-1)", said)) == 2
     assert re.search(r'secret_operations_total\{operation="read",status="done"\} 0 → 1', said)
@@ -110,7 +119,59 @@ def _sees_the_fleet(said: str) -> None:
         sent = browser.post(form, data={"username": alice[1], "password": alice[2]})
         page = browser.get(sent.headers["location"], follow_redirects=True)
     assert page.status_code == 200, page.text
-    assert re.search(r"attested</a></span> <span class=\"count\">2<", page.text), page.text
+    assert re.search(r"attested</a></span> <span class=\"count\">3<", page.text), page.text
+
+
+def _until(is_so: Callable[[], bool], what: str) -> None:
+    give_up_at = time.monotonic() + 240
+    while not is_so():
+        assert time.monotonic() < give_up_at, what
+        time.sleep(0.2)
+
+
+def _has_three_tasks(said: str, url: str, data: Path, provider: IdentityProvider) -> None:
+    """Do what the closing lines say, by the API: the worker, the control plane with two, the one that is refused."""
+    told = said.partition("What to try in the dashboard:")[2]
+    steps = dict(re.findall(r"^ +([123])\. (.*)$", told, re.MULTILINE))
+    alices, bobs = provider.sign_in("alice"), provider.sign_in("bob")
+    with OperatorClient(url, alices) as alice, OperatorClient(url, bobs) as bob:
+
+        def machine(serial: str) -> MachineDetail:
+            return next(m for m in alice.machines() if m.hw_serial == serial)
+
+        def attests(serial: str) -> bool:
+            return (machine(serial).status, machine(serial).trust) == (Status.ATTESTED, Trust.VERIFIED)
+
+        for number, role in (("1", Role.WORKER_APP), ("2", Role.CONTROLPLANE)):
+            serial = re.findall(r"DEMO-\d+", steps[number])[0]
+            assert role in steps[number]
+            waits = machine(serial)
+            assert (waits.status, waits.desired_role) == (Status.PENDING_APPROVAL, role)
+            request = ApproveRequest(
+                role=role,
+                hostname=serial.lower(),
+                accept_ek=role is Role.CONTROLPLANE,
+                expected_version=waits.version,
+            )
+            answer = alice.approve(waits.machine_id, request)
+            if role is Role.CONTROLPLANE:
+                assert isinstance(answer, PendingApproval)
+                agree(bob, bob.proposal(answer.proposal_digest), "fingerprint compared")
+            _until(partial(attests, serial), f"{serial} does not attest by itself")
+
+        name = re.findall(r"tampered-\d", steps["3"])[0]
+        found = next(m for m in alice.machines() if m.hostname == name)
+        assert (found.status, found.trust) == (Status.ATTESTED, Trust.FAILED)
+        log = data / "machines" / name / "agent.log"
+        before = log.read_text(encoding="utf-8").count("not as expected")
+        _until(
+            lambda: log.read_text(encoding="utf-8").count("not as expected") > before,
+            f"{name} does not come again",
+        )
+        assert alice.machine(found.machine_id).trust is Trust.FAILED
+        newest = alice.result(found.machine_id, next(iter(alice.results(found.machine_id))).result_id)
+        assert newest.verdict == "Failed"
+        assert any("kernel replaced" in change.text for change in newest.changes)
 
 
 def test_it_stays_up_until_it_is_stopped_and_the_printed_commands_work(tmp_path: Path) -> None:
@@ -127,6 +188,11 @@ def test_it_stays_up_until_it_is_stopped_and_the_printed_commands_work(tmp_path:
         assert url is not None
         assert httpx.get(f"{url[1]}/readyz", timeout=60).status_code == 200
         _sees_the_fleet(said)
+        data = tmp_path / "data"
+        issuer = re.search(r"log in at (http://127\.0\.0\.1:(\d+)/\S+)", said)
+        assert issuer is not None
+        provider = IdentityProvider(data, int(issuer[2]))
+        _has_three_tasks(said, url[1], data, provider)
         exports = re.findall(r"^ +(export .*)$", said, flags=re.MULTILINE)
         tries = re.findall(
             r"^ +(attestation(?:-agent)? .*?)(?: +#(?:.* as (alice|carol))?.*)?$", said, flags=re.MULTILINE
