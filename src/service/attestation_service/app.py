@@ -38,6 +38,7 @@ from attestation_service.operators.acts import ActStore
 from attestation_service.pki import Revocation
 from attestation_service.pki.delegates import PURPOSE
 from attestation_service.process import dispatch, maintenance, weakenings
+from attestation_service.reports.routes import reports
 from attestation_service.resources import Resources
 from attestation_service.routers import HOT, ONLY_NAMED, ROUTERS
 from attestation_service.routing import openapi
@@ -135,7 +136,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         # Spans would carry paths, and with them config tokens; and they cost a tenth of an attestation.
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
-    routers = (*ROUTERS, *enabled.routers)
+    routers = (*ROUTERS, reports(), *enabled.routers)
     problems.install(app)
     for router in routers:
         # As they are: `include_router` would build each of them again, and match it twice.

@@ -251,6 +251,14 @@ class OperatorAPI:
     def attention(self) -> api.Attention:
         """Return what operators should look at, in numbers."""
 
+    @operation("health_findings", "GET /health/findings", e.Unavailable)
+    def health_findings(self) -> api.HealthFindings:
+        """Return what a running service finds of itself, and what to do about it."""
+
+    @operation("list_settings", "GET /settings")
+    def settings(self) -> api.SettingList:
+        """Return the settings of the process that answers; what may hold a secret is not shown."""
+
     # Dual control
 
     @operation("list_machine_approvals", "GET /machines/{machine_id}/approvals", e.MachineUnknown, e.RequestInvalid)

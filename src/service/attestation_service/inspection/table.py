@@ -74,6 +74,12 @@ def inspect(
         case = dataclasses.replace(case, facts=facts)
     except EXPECTED as e:
         found = [failed("database", what=str(e))]
+    return [*found, *look_at(case, parts)]
+
+
+def look_at(case: Case, parts: Mapping[str, Callable[[Case], Findings]]) -> list[Finding]:
+    """Look at *parts*; what one of them stumbles over is its finding. Blocks."""
+    found: list[Finding] = []
     for part, look in parts.items():
         try:
             found.extend(look(case))
