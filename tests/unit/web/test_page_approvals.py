@@ -154,3 +154,20 @@ def test_a_viewer_sees_it_whole_and_no_act(committee: tuple[Dashboard, People]) 
         assert vera.get(f"{path}/{act}").status_code == 403
     assert path in vera.page("/approvals")
     assert path in vera.page("/inbox")
+
+
+def test_what_ends_in_a_file_is_agreed_to_by_the_command(committee: tuple[Dashboard, People]) -> None:
+    """The last vote for a registration token is answered with its secret, which no page of ours could keep."""
+    dashboard, people = committee
+    asked = dashboard.service.client().post(
+        "/api/v1/registration-tokens",
+        json={"role": "controlplane", "expires_in_seconds": 600},
+        headers=people.headers("alice"),
+    )
+    assert asked.status_code == 202, asked.text
+    path = f"/approvals/{asked.json()['proposal_digest']}"
+    bob = _person(committee, "bob")
+    page = bob.page(path)
+    assert f"{path}/agree" not in page
+    assert f"attestation approval approve {asked.json()['proposal_digest']} --out FILE" in page
+    assert bob.get(f"{path}/agree").status_code == 422
