@@ -441,6 +441,7 @@ def test_machines_are_counted_as_they_judge_themselves(store: Store) -> None:
         dataclasses.replace(
             a_machine(number),
             status=status,
+            cluster_id=f"c{number % 3}",
             role=role,
             last_verdict=verdict,
             trust_expires_at=expires_at,
@@ -462,6 +463,7 @@ def test_machines_are_counted_as_they_judge_themselves(store: Store) -> None:
     counts = store.read_sync(lambda tx: tx.machines.counts(NOW))
     assert counts.by_status == {Status.ATTESTED: 16, Status.LOCKED: 16}
     assert counts.by_role == {None: 16, Role.GENERIC: 16}
+    assert counts.by_cluster == Counter(machine.cluster_id for machine in machines)
     assert counts.by_trust == Counter(machine.trust(NOW) for machine in machines)
 
 

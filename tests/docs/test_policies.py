@@ -9,8 +9,8 @@ from hashlib import sha256
 import httpx
 import pytest
 
+from attestation.client.policy_text import read_policy
 from attestation.reference import parse_policy
-from attestation_cli.policy_file import read_policy
 from tests.docs import screens
 from tests.docs.pages import PAGES, text
 from tests.unit.cli.stub import Stub, effective, failing, machine, pending, trial

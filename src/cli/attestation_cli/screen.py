@@ -14,6 +14,7 @@ import click
 from attestation import output
 from attestation.client.csv_line import csv_line
 from attestation.client.text import ago
+from attestation.client.yaml_text import yaml_text
 from attestation.errors import AttestationError, RequestInvalid
 from attestation_cli.listing import arranged
 from attestation_cli.render import (
@@ -29,7 +30,6 @@ from attestation_cli.render import (
     plain,
     table,
     time_cell,
-    yaml_text,
 )
 
 if TYPE_CHECKING:

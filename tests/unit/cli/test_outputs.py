@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from attestation.client.csv_line import FORMULA, csv_line
+from attestation.client.yaml_text import yaml_text
 from attestation_cli.main import cli
-from attestation_cli.render import yaml_text
 from attestation_cli.session import Session
 from tests.unit.cli.stub import HASH, NOW, Stub, audit_entry, machine, result, vote
 

@@ -13,10 +13,10 @@ from cbor2 import CBORTag
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
+from attestation.client.policy_text import read_policy
 from attestation.reference import parse_policy
 from attestation.reference.corim import CLASS_OID, PROFILE
 from attestation_cli.main import cli
-from attestation_cli.policy_file import read_policy
 from attestation_cli.session import Session
 from tests.unit.cli.stub import HASH, Stub, assignment, failing, machine, policy, trial
 

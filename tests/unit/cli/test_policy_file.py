@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attestation.client.policy_text import MAX_CHARACTERS, read_policy
+from attestation.client.yaml_text import yaml_text
 from attestation.errors import RequestInvalid
 from attestation.reference import parse_policy
-from attestation_cli.policy_file import MAX_CHARACTERS, read_policy
-from attestation_cli.render import yaml_text
 
 DIGITS = "1" * 64
 FLOATING = "12e4" + "5" * 60

@@ -18,6 +18,7 @@ async def test_every_machine_is_counted_once_in_each_table(service: Service) -> 
     assert empty["by_status"] == dict.fromkeys(Status, 0)
     assert empty["by_role"] == dict.fromkeys(Role, 0)
     assert empty["by_trust"] == dict.fromkeys(Trust, 0)
+    assert empty["by_cluster"] == {}
 
     await service.introduce(SoftwareNode())
     await service.admitted(SoftwareNode(), role="worker-infra")
@@ -25,6 +26,7 @@ async def test_every_machine_is_counted_once_in_each_table(service: Service) -> 
     assert (found["machines"], found["without_role"]) == (2, 1)
     assert found["by_status"] == dict.fromkeys(Status, 0) | {"pending_approval": 1, "attested": 1}
     assert found["by_role"] == dict.fromkeys(Role, 0) | {"worker-infra": 1}
+    assert found["by_cluster"] == {"default": 2}
     assert found["by_trust"] == dict.fromkeys(Trust, 0) | {"unknown": 1, "verified": 1}
 
     service.clock.advance(7 * 86_400)

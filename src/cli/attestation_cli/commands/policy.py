@@ -10,6 +10,7 @@ import click
 
 from attestation.client.policy_words import signed_values
 from attestation.client.text import clean
+from attestation.client.yaml_text import yaml_text
 from attestation.errors import MalformedEvidence, PolicyInvalid, PolicyUnknown, RequestInvalid
 from attestation_cli.commands.policy_assignment import activate, assign, history, rollback, unassign
 from attestation_cli.commands.policy_fleet import effective, learn, test
@@ -17,7 +18,7 @@ from attestation_cli.complete import complete_policy
 from attestation_cli.options import listing, printing
 from attestation_cli.policy_file import is_ref, read_open, read_path
 from attestation_cli.policy_place import place_cell
-from attestation_cli.render import Column, cell, time_cell, yaml_text
+from attestation_cli.render import Column, cell, time_cell
 from attestation_cli.session import Session
 
 if TYPE_CHECKING:

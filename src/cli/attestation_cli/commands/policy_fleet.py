@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from attestation.client.policy_text import commented
 from attestation.client.policy_words import member, place_words, rule_words
 from attestation.client.text import clean
 from attestation.machines import Role
 from attestation_cli.complete import complete_machine, complete_policy
 from attestation_cli.options import FILE_PATH, printing
-from attestation_cli.policy_file import commented, is_ref, read_path
+from attestation_cli.policy_file import is_ref, read_path
 from attestation_cli.policy_place import place_of, place_options
 from attestation_cli.policy_trial import Trial
 from attestation_cli.progress import Progress

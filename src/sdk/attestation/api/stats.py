@@ -24,6 +24,10 @@ class Stats(Wire):
     by_role: dict[Role, Count] = Field(description="Every role; those without one are in `without_role`")
     without_role: Count
     by_trust: dict[Trust, Count] = Field(description="What the last result is worth at `at`")
+    by_cluster: dict[str, Count] = Field(
+        default={},
+        description="Every cluster that a machine is in; a thousand at most, those with most machines first",
+    )
     service_keys_pinned: Count = Field(
         default=0, description="Machines that acknowledged the key set which `/service-keys` shows now"
     )

@@ -74,11 +74,13 @@ class MachineCounts:
         by_status: Of each status.
         by_role: Of each role; None counts those without one.
         by_trust: Whose last result is worth so much now.
+        by_cluster: Of each cluster; of very many those with most machines, first.
     """
 
     by_status: Mapping[Status, int]
     by_role: Mapping[Role | None, int]
     by_trust: Mapping[Trust, int]
+    by_cluster: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +197,13 @@ _ROLES_IN_USE = Prepared(
     )
     .distinct()
     .order_by(_C.cluster_id, _C.role)
+)
+_MOST_CLUSTERS = 1_000
+_COUNT_BY_CLUSTER = Prepared(
+    select(_C.cluster_id, func.count())
+    .group_by(_C.cluster_id)
+    .order_by(func.count().desc(), _C.cluster_id)
+    .limit(_MOST_CLUSTERS)
 )
 _COUNT_BY_ROLE = Prepared(select(_C.role, func.count()).group_by(_C.role))
 
@@ -412,6 +421,7 @@ class Machines:
             by_trust={
                 Trust(word): count for word, count in self._sql.rows(_COUNT_BY_TRUST, at=to_micros(at))
             },
+            by_cluster={str(cluster_id): count for cluster_id, count in self._sql.rows(_COUNT_BY_CLUSTER)},
         )
 
     def roles_in_use(self) -> list[tuple[str, Role]]:

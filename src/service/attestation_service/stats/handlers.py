@@ -17,7 +17,7 @@ RECENT: Final = timedelta(hours=24)
 
 
 async def stats(*, res: Res) -> Stats:
-    """Count machines by status, role and trust.
+    """Count machines by status, role, trust and cluster.
 
     Counted in the database; every machine once in each table.
     """
@@ -34,6 +34,7 @@ async def stats(*, res: Res) -> Stats:
         by_role={role: counts.by_role.get(role, 0) for role in Role},
         without_role=counts.by_role.get(None, 0),
         by_trust={trust: counts.by_trust.get(trust, 0) for trust in Trust},
+        by_cluster=dict(counts.by_cluster),
         service_keys_pinned=pinned,
     )
 

@@ -3,6 +3,7 @@
 Page, needs          an area of pages: its place in the navigation, and the right that it takes
 api, may, render     the service in the name of who asks; what they may; HTML
 Act, Field           something that is done: told before, confirmed, told afterwards
+keep_draft, drafted  what is written on one page and done on the next
 Table, Column        rows: sorted, paged and with chosen columns, by the server
 badges, charts, diff, when    values as people read them
 """
@@ -13,6 +14,7 @@ from attestation_web.page.area import Page, needs, now, render
 from attestation_web.page.badges import Badge
 from attestation_web.page.charts import bar, donut
 from attestation_web.page.diff import lines_of
+from attestation_web.page.drafts import change_draft, draft_of, drafted, keep_draft
 from attestation_web.page.table import Column, Table, table
 
 __all__ = [
@@ -25,7 +27,11 @@ __all__ = [
     "Values",
     "api",
     "bar",
+    "change_draft",
     "donut",
+    "draft_of",
+    "drafted",
+    "keep_draft",
     "lines_of",
     "may",
     "needs",

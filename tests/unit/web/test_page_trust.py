@@ -1,0 +1,131 @@
+"""Trust: the bundle, the ceremony by which a CA is believed, unknown roots, and what confidential hardware needs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from typing import Any
+
+import pytest
+
+from attestation.tpm import parse_public
+from attestation.wire import pem
+from attestation_testing import SoftwareNode
+from tests.fixtures.machine import Machine
+from tests.fixtures.vendor import ISSUER, ROOT, vouched
+from tests.fixtures.web import VIEWER, Browser, Dashboard
+
+DIGEST = hashlib.sha256(ROOT.certificate).hexdigest()
+CERTIFICATE = f"/trust/certificates/{DIGEST}"
+FILLED = {"role": "anchor", "vendor": "ifx", "reason": "compared with the vendor's page"}
+
+
+def _shown(alice: Browser, **brought: Any) -> str:
+    """Bring a certificate to the ceremony and return the address of its second step."""
+    answer = alice.post("/trust/add", data=alice.form("/trust/add") | brought)
+    assert answer.status_code == 303, answer.text
+    return answer.headers["Location"].partition("dash.example")[2] or answer.headers["Location"]
+
+
+def _believed(dashboard: Dashboard) -> Browser:
+    alice = dashboard.browser()
+    answer = alice.act(_shown(alice, pem=pem("CERTIFICATE", ROOT.certificate)), fingerprint=DIGEST, **FILLED)
+    assert answer.status_code == 303, answer.text
+    return alice
+
+
+def test_a_ca_is_believed_after_its_fingerprint_was_typed(dashboard: Dashboard) -> None:
+    """What is in it is shown; another fingerprint is refused; colons, spaces and case do not matter; it is written."""
+    alice = dashboard.browser()
+    path = _shown(alice, file=(io.BytesIO(ROOT.certificate), "root.der"))
+    page = alice.page(path)
+    assert "Infineon Test Root" in page
+    assert " ".join(DIGEST[i : i + 8] for i in range(0, 64, 8)) in page
+    refused = alice.act(path, fingerprint="00" * 32, **FILLED)
+    assert "This was not done." in refused.text
+    assert "not that of this certificate" in refused.text
+    assert alice.get(CERTIFICATE).status_code == 404
+    typed = ":".join(DIGEST[i : i + 2].upper() for i in range(0, 64, 2))
+    assert alice.act(path, fingerprint=f" {typed} ", **FILLED).status_code == 303
+    page = alice.page("/trust")
+    assert re.search(r"anchor of IFX [0-9a-f]{16}… is trusted\. <span class=\"entry\">Audit entry", page)
+    assert "Infineon Test Root" in page
+
+
+@pytest.mark.parametrize("brought", [{}, {"pem": "no certificate"}, {"pem": "x" * 70_000}])
+def test_what_is_no_certificate_goes_no_further(dashboard: Dashboard, brought: dict[str, str]) -> None:
+    """Nothing, another text, and what is too long are refused on the first page, in words."""
+    alice = dashboard.browser()
+    answer = alice.post("/trust/add", data=alice.form("/trust/add") | brought)
+    assert answer.status_code == 422
+    assert "That cannot be used." in answer.text
+
+
+def test_a_ceremony_waits_for_a_login_of_lately(dashboard: Dashboard) -> None:
+    """Whoever finds a screen unlocked believes no CA on it; what was filled in comes back after the login."""
+    alice = dashboard.browser()
+    path = _shown(alice, pem=pem("CERTIFICATE", ROOT.certificate))
+    dashboard.service.clock.pass_(seconds=301)
+    answer = alice.act(path, fingerprint=DIGEST, **FILLED)
+    assert answer.status_code == 403
+    again = re.search(r"resume%3D([\w-]+)|resume=([\w-]+)", answer.text)
+    assert again
+    page = alice.page(f"/trust/believe?resume={again[1] or again[2]}")
+    assert "Infineon Test Root" in page
+    assert "compared with the vendor" in page
+
+
+def test_it_is_distrusted_at_once_and_restored(dashboard: Dashboard) -> None:
+    """The beginning of the fingerprint is typed for it; both stand on its page with their reason."""
+    alice = _believed(dashboard)
+    assert alice.act(f"{CERTIFICATE}/distrust", reason="stolen", _typed="00000000").status_code == 422
+    assert alice.act(f"{CERTIFICATE}/distrust", reason="stolen", _typed=DIGEST[:8]).status_code == 303
+    page = alice.page(CERTIFICATE)
+    assert '<span class="badge bad">distrusted' in page
+    assert "stolen" in page
+    assert "Distrusted because" in alice.page(f"{CERTIFICATE}/restore")
+    assert alice.act(f"{CERTIFICATE}/restore", reason="a false alarm").status_code == 303
+    assert '<span class="badge good">trusted' in alice.page(CERTIFICATE)
+
+
+def test_an_unknown_root_is_named_with_the_machines_that_have_it(dashboard: Dashboard) -> None:
+    """Who is said to have signed is a hint, with a way to each decision; nothing is there where nobody has one."""
+    alice = dashboard.browser()
+    assert "No machine that waits was seen" in alice.page("/trust?tab=unknown")
+    node = SoftwareNode(1)
+    made = Machine(node, dashboard.service.client("192.0.2.1"), hw_serial="SN-1")
+    made.enrol(**vouched(parse_public(node.identify().ek_public)))
+    page = alice.page("/trust?tab=unknown")
+    assert "Infineon Test Root" in page
+    assert f'href="/machines/{made.machine_id}">SN-1' in page
+    assert 'href="/trust/add?vendor=IFX&amp;role=anchor"' in page
+    assert "/trust/add?" not in dashboard.browser("vera", rights=VIEWER).page("/trust?tab=unknown")
+
+
+def test_an_ek_certificate_is_checked(dashboard: Dashboard) -> None:
+    """Who vouches for it, certificate by certificate; and that nobody does."""
+    alice = dashboard.browser()
+    sent = alice.form("/trust/verify") | {"pem": pem("CERTIFICATE", ISSUER.certificate)}
+    assert "Nobody vouches for it." in alice.post("/trust/verify", data=sent).text
+    assert alice.post("/trust/verify", data=alice.form("/trust/verify") | {"pem": "?"}).status_code == 422
+
+
+def test_collateral_and_firmware_say_that_there_is_nothing(dashboard: Dashboard) -> None:
+    """An empty list says why it is empty."""
+    alice = dashboard.browser()
+    assert "No collateral is kept" in alice.page("/trust?tab=collateral")
+    assert "None of the 0 machines" in alice.page("/trust?tab=firmware")
+    assert alice.act("/trust/collateral/refresh").status_code == 303
+
+
+def test_a_viewer_sees_and_does_nothing(dashboard: Dashboard) -> None:
+    """The certificates are shown to them, no act is, and each is refused."""
+    _believed(dashboard)
+    vera = dashboard.browser("vera", rights=VIEWER)
+    for path in ("/trust", "/trust?tab=collateral", CERTIFICATE):
+        page = vera.page(path)
+        for act in ("/trust/add", "/trust/verify", "/distrust", "/refresh"):
+            assert act not in page
+    for path in ("add", "believe", "verify", f"certificates/{DIGEST}/distrust", "collateral/refresh"):
+        assert vera.get(f"/trust/{path}").status_code == 403, path
