@@ -183,10 +183,13 @@ class _Node:
 
 
 def test_macros_show_what_they_are_given(app: Flask) -> None:
-    """A tree with its branches, tabs by links, facts that are not known."""
+    """A tree with its branches, tabs by links, facts that are not known, commands in a sentence."""
     roots = [_Node("root", [_Node("<leaf>", [])])]
     shown = _shown(app, "{% call(n) ui.tree(roots) %}{{ n.name }}{% endcall %}", roots=roots)
     assert re.search(r"<li>root<ul><li>&lt;leaf&gt;</li>\s*</ul></li>", shown)
     shown = _shown(app, '{{ ui.tabs([("A", "a"), ("B", "b")], "b") }}')
     assert '<a href="?tab=b" aria-current="page">B</a>' in shown
     assert '<dd><span class="none">unknown</span></dd>' in _shown(app, '{{ ui.facts([("Role", None)]) }}')
+    shown = _shown(app, "{{ ui.prose('Run `a <b>`, then `c`.') }}")
+    assert "Run <code>a &lt;b&gt;</code>, then <code>c</code>." in shown
+    assert "<code>" not in _shown(app, "{{ ui.prose('one ` alone') }}")

@@ -26,7 +26,7 @@ LEVELS: Final = {
 COLUMNS: Final = (
     Column(name="name", title="Setting", sort=lambda s: s.name),
     Column(name="value", title="Value", sort=lambda s: s.value),
-    Column(name="default", title="", sort=lambda s: s.is_default),
+    Column(name="default", title="By default", sort=lambda s: s.is_default),
 )
 PAGE_ROWS: Final = 500
 
