@@ -14,10 +14,16 @@ from typing import Annotated, Any, Final, Literal
 from attestation import api
 from attestation import errors as e
 from attestation.api.operation import Operation, operation
-from attestation.machines import Role, Status
+from attestation.machines import Role, Status, Trust
 
 PAGE_SIZE: Final = 200
 Scope = Literal["fleet", "cluster", "role", "machine"]
+MachineSort = Literal[
+    "hostname", "-hostname", "status", "-status", "role", "-role", "cluster_id", "-cluster_id",
+    "registered_at", "-registered_at", "attested_at", "-attested_at", "last_result_at", "-last_result_at",
+    "trust_expires_at", "-trust_expires_at",
+]  # fmt: skip
+"""What machines are sorted by, with `-` before it downwards; who has no such value comes last both ways."""
 
 # fmt: off
 OCTETS: Final = "application/octet-stream"
@@ -143,7 +149,8 @@ class OperatorAPI:
     @operation("list_machines", "GET /machines", e.RequestInvalid)
     def machines(
         self, *, status: Status | None = None, role: Role | None = None, cluster_id: str | None = None,
-        q: str | None = None, labels: str | None = None, page_size: int = PAGE_SIZE,
+        trust: Trust | None = None, q: str | None = None, labels: str | None = None, sort: MachineSort | None = None,
+        page_size: int = PAGE_SIZE,
     ) -> Annotated[Iterator[api.MachineDetail], api.MachinePage]:
         """Yield machines, newest first; pages are fetched as they are needed. *labels*: `rack=4,site`."""
 

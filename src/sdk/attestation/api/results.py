@@ -9,6 +9,7 @@ from pydantic import Field
 from attestation.api.base import Wire
 from attestation.api.operator import ResultDetail
 from attestation.results import Assurance
+from attestation.results.ar4si import Tier, TrustClaim
 
 __all__ = [
     "BootDetail",
@@ -18,6 +19,7 @@ __all__ = [
     "ResultReport",
     "SecureBootAuthority",
     "SecureBootDetail",
+    "TrustClaimDetail",
 ]
 
 Hex = Annotated[str, Field(pattern=r"^[0-9a-f]*$")]
@@ -86,6 +88,15 @@ class BootDetail(Wire):
     events_left_out: int = Field(description="Events beyond those shown; the log itself has all")
 
 
+class TrustClaimDetail(Wire):
+    """One claim of the trustworthiness vector (AR4SI §2.3.4)."""
+
+    claim: TrustClaim
+    value: int = Field(ge=-128, le=127)
+    tier: Tier
+    text: str = Field(description="What the value means in this claim")
+
+
 class ResultReport(ResultDetail):
     """One result with everything it was judged from, and what explains it."""
 
@@ -100,5 +111,8 @@ class ResultReport(ResultDetail):
     ima_log_kept: bool
     ek_key_attested: bool | None
     compared_with: int | None = Field(description="The last Verified result before this one that is kept")
+    vector: list[TrustClaimDetail] = Field(
+        default=[], description="What it says, claim by claim; what it says nothing of is left out"
+    )
     changes: list[PCRChange]
     boot: BootDetail | None = Field(description="null where no event log is kept")

@@ -41,7 +41,8 @@ from attestation.store.issuers import (
 )
 from attestation.store.logs import MAX_LOG_BYTES, LogKind, PackedLog, pack
 from attestation.store.lookups import Found, LookUp
-from attestation.store.machines import MachineCounts, MachineFilter, Namesake, Pending
+from attestation.store.machine_lists import MachineFilter
+from attestation.store.machines import MachineCounts, Namesake, Pending
 from attestation.store.migrate import Branch, is_postgresql, migrate, migrate_branch, place, sqlite_path
 from attestation.store.node_csrs import NodeChallenge, NodeCSR, NodeDecision, QuoteWord
 from attestation.store.outbox import OutboxEvent

@@ -9,16 +9,17 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TypedDict, Unpack
 
-from sqlalchemy import ColumnElement, and_, bindparam, case, delete, func, or_, select, text, update
+from sqlalchemy import and_, bindparam, delete, func, or_, select, text, update
 
 from attestation.clock import to_micros
-from attestation.errors import EKConflict, MachineChanged, MachineUnknown, NameInUse, RequestInvalid
+from attestation.errors import EKConflict, MachineChanged, MachineUnknown, NameInUse
 from attestation.machines import ClockState, Machine, Role, Status, Trust
 from attestation.machines.names import NAMELESS, Names, names_of
 from attestation.results import Verdict
+from attestation.store import machine_lists
 from attestation.store.codec import binds, codec
-from attestation.store.labels import wears
-from attestation.store.pages import Page, before_id, checked_limit, page_of
+from attestation.store.machine_lists import TRUST, MachineFilter
+from attestation.store.pages import Page
 from attestation.store.policies import revision_of_policies
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import LEASED, MachineIdentityRow, MachineRow, table_of
@@ -27,26 +28,6 @@ _T = table_of(MachineRow)
 _C = _T.c
 _SEARCHED = frozenset({"hostname", "hw_serial", "hw_mac", "hw_uuid"})
 _NAMING = frozenset({"hostname", "assigned_ip", "cluster_id"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineFilter:
-    """Which machines a list shows; None means any.
-
-    Args:
-        status: Exactly this status.
-        role: Exactly this role.
-        cluster_id: Exactly this cluster.
-        q: Part of hostname, serial, MAC or UUID, or the beginning of machine id or EK fingerprint; without
-            regard to case, no character is special.
-        labels: Each of these labels; with any value where it is None.
-    """
-
-    status: Status | None = None
-    role: Role | None = None
-    cluster_id: str | None = None
-    q: str | None = None
-    labels: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +86,6 @@ def _key_columns(keys: Names) -> dict[str, object]:
 def _search_text(machine: Machine) -> str:
     """Return what `q` looks through anywhere; no value contains the separator."""
     return "\n".join((machine.hostname or "", machine.hw_serial, machine.hw_mac, machine.hw_uuid)).lower()
-
-
-def _escaped(text: str) -> str:
-    r"""Return *text* for LIKE with `\` as escape: no character is special."""
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 _ROW = codec(Machine, _C, besides=("id", "search", "name_key", "address_key"))
@@ -206,21 +182,7 @@ _COUNT_BY_CLUSTER = Prepared(
     .limit(_MOST_CLUSTERS)
 )
 _COUNT_BY_ROLE = Prepared(select(_C.role, func.count()).group_by(_C.role))
-
-
-def trust_at(at: ColumnElement[int]) -> ColumnElement[str]:
-    """Return what the last result of a row of `machines` is worth at *at*: the rule of `Machine.trust`."""
-    return case(
-        (_C.last_verdict.is_(None) | (_C.last_verdict == Verdict.INDETERMINATE.value), Trust.UNKNOWN.value),
-        (_C.last_verdict == Verdict.FAILED.value, Trust.FAILED.value),
-        (_C.trust_expires_at.is_(None) | (_C.trust_expires_at <= at), Trust.STALE.value),
-        else_=Trust.VERIFIED.value,
-    )
-
-
-# A test compares it with `Machine.trust`.
-_TRUST = trust_at(bindparam("at")).label("trust")
-_COUNT_BY_TRUST = Prepared(select(_TRUST, func.count()).group_by(text("trust")))
+_COUNT_BY_TRUST = Prepared(select(TRUST, func.count()).group_by(text("trust")))
 
 
 @lru_cache(maxsize=64)
@@ -230,29 +192,6 @@ def _update(columns: tuple[str, ...]) -> Prepared:
         .where(_C.machine_id == bindparam("of_machine"), _C.version == bindparam("of_version"))
         .values({name: bindparam(name) for name in columns})
     )
-
-
-@lru_cache(maxsize=32)
-def _page(filters: tuple[str, ...], labels: tuple[bool, ...] = ()) -> Prepared:
-    """Return the statement for a page: under these filters, and labels of which it is known which have a value."""
-    conditions = {
-        "status": _C.status == bindparam("status"),
-        "role": _C.role == bindparam("role"),
-        "cluster_id": _C.cluster_id == bindparam("cluster_id"),
-        "q": or_(
-            _C.search.like(bindparam("part"), escape="\\"),
-            _C.machine_id.like(bindparam("start"), escape="\\"),
-            _C.ek_fingerprint.like(bindparam("start"), escape="\\"),
-        ),
-    }
-    worn = [wears(_C.machine_id, number, valued=valued) for number, valued in enumerate(labels)]
-    chosen = and_(_C.id < bindparam("before"), *(conditions[name] for name in filters), *worn)
-    rows = select(_T).where(chosen).order_by(_C.id.desc()).limit(bindparam("rows"))
-    if filters == ("q",) and not labels:
-        # Searching reads the narrow index over what is searched; only the rows found are read whole.
-        found = select(_C.id).where(chosen).order_by(_C.id.desc()).limit(bindparam("rows"))
-        rows = select(_T).where(_C.id.in_(found)).order_by(_C.id.desc())
-    return Prepared(rows)
 
 
 class Machines:
@@ -447,32 +386,16 @@ class Machines:
         self._settle(machine)
         return deleted
 
-    def page(self, wanted: MachineFilter, cursor: str | None, limit: int) -> Page[Machine]:
-        """Return machines, newest first.
+    def page(
+        self, wanted: MachineFilter, cursor: str | None, limit: int, order: str | None = None
+    ) -> Page[Machine]:
+        """Return machines, newest first or in an order of `machine_lists.ORDERS`.
 
         Raises:
-            RequestInvalid: *cursor* or *limit* cannot be right.
+            RequestInvalid: *cursor*, *limit* or *order* cannot be right.
         """
-        values: dict[str, object] = {
-            "before": before_id("machines", cursor),
-            "rows": checked_limit(limit) + 1,
-        }
-        filters = []
-        for name in ("status", "role", "cluster_id"):
-            value = getattr(wanted, name)
-            if value is not None:
-                filters.append(name)
-                values[name] = str(value)
-        if wanted.q:
-            filters.append("q")
-            if "\n" in wanted.q:
-                raise RequestInvalid("q: a line break is in no name")
-            text = _escaped(wanted.q.lower())
-            values |= {"part": f"%{text}%", "start": f"{text}%"}
-        for number, (key, label) in enumerate(wanted.labels.items()):
-            values |= {f"label_{number}": key, f"value_{number}": label}
-        statement = _page(tuple(filters), tuple(label is not None for label in wanted.labels.values()))
-        return page_of("machines", self._sql.rows(statement, **values), limit, decode)
+        found = machine_lists.page(self._sql, wanted, cursor, limit, order)
+        return Page(items=tuple(map(decode, found.items)), next_cursor=found.next_cursor)
 
     def pending(self, registered_from: str | None = None, *, vouched: bool | None = None) -> Pending:
         """Return how many machines await approval and what they keep.

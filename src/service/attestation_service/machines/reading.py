@@ -17,11 +17,13 @@ from attestation.api import (
     RelativeDetail,
 )
 from attestation.api.base import CLUSTER_ID_PATTERN
+from attestation.api.operations import MachineSort
 from attestation.endorsements.certificate import parse_certificate
 from attestation.machines import (
     Machine,
     Role,
     Status,
+    Trust,
     labels,
 )
 from attestation.machines.chips import MarkKind
@@ -37,6 +39,7 @@ async def list_machines(
     status: Annotated[Status | None, Query()] = None,
     role: Annotated[Role | None, Query()] = None,
     cluster_id: Annotated[str | None, Query(pattern=CLUSTER_ID_PATTERN)] = None,
+    trust: Annotated[Trust | None, Query(description="What the last result is worth now")] = None,
     q: Annotated[
         str | None,
         Query(
@@ -53,26 +56,33 @@ async def list_machines(
             description="Only with all of these labels: `rack=4,site=ams`; `site` alone is with any value",
         ),
     ] = None,
+    sort: Annotated[
+        MachineSort | None,
+        Query(
+            description="By what, with `-` before it downwards; who has no such value comes last both ways"
+        ),
+    ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     *,
     res: Res,
 ) -> MachinePage:
-    """List machines, newest first.
+    """List machines, newest first, or sorted.
 
-    Filters are combined; the cursor of a page leads to the next.
+    Filters are combined; the cursor of a page leads to the next in the same order.
     """
+    at = res.clock.now()
     wanted = MachineFilter(
         status=status,
         role=role,
         cluster_id=cluster_id,
+        trust=None if trust is None else (trust, at),
         q=q,
         labels=labels.parse_selector(with_labels) if with_labels else {},
     )
-    at = res.clock.now()
 
     def work(tx: Tx) -> MachinePage:
-        page = tx.machines.page(wanted, cursor, limit)
+        page = tx.machines.page(wanted, cursor, limit, sort)
         ids = [m.machine_id for m in page.items]
         votes, worn = tx.approvals.live_of(ids, at), tx.labels.of_each(ids)
         return MachinePage(

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from attestation.clock import to_micros
-from attestation.store.machines import trust_at
+from attestation.store.machine_lists import trust_at
 from attestation.store.tables import (
     ApprovalRow,
     AuditRow,

@@ -16,12 +16,24 @@ from attestation.api import (
     ResultReport,
     SecureBootAuthority,
     SecureBootDetail,
+    TrustClaimDetail,
 )
 from attestation.appraisal.tpm.explain import explain, unexplained
 from attestation.errors import EventLogRejected, MalformedEvidence
 from attestation.evidence import event_log
 from attestation.evidence.event_log import Covers, EventLogClaims, Measured, ReplayedLog, SecureBootState
-from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Undecided
+from attestation.results import (
+    Assurance,
+    AttestationResult,
+    Failed,
+    Flagged,
+    Outcome,
+    Passed,
+    Reported,
+    Undecided,
+)
+from attestation.results.ar4si import in_words, tier_of
+from attestation.results.vector import trust_vector
 from attestation.store import StoredResult
 from attestation.tpm.hashes import bank_alg
 
@@ -72,9 +84,17 @@ def result_report(now: Kept, before: Kept | None) -> ResultReport:
         ima_log_kept=now.ima_log,
         ek_key_attested=evidence.ek_key_attested,
         compared_with=before.result.result_id if before is not None else None,
+        vector=[] if evidence.assurance is None else _vector(now.result.result, evidence.assurance),
         changes=_changes(now, claims, before),
         boot=None if claims is None else _boot(claims),
     )
+
+
+def _vector(result: AttestationResult, assurance: Assurance) -> list[TrustClaimDetail]:
+    return [
+        TrustClaimDetail(claim=claim, value=value, tier=tier_of(value), text=in_words(claim, value))
+        for claim, value in trust_vector(result, assurance).items()
+    ]
 
 
 def _claims(kept: Kept) -> EventLogClaims | None:
