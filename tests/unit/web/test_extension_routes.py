@@ -11,19 +11,21 @@ import pytest
 
 from attestation.api.base import Wire
 from attestation.api.operation import ClientMethod
-from attestation_extensions.commands import secrets_api, webhooks_api
+from attestation_extensions.commands import kms_api, secrets_api, webhooks_api
+from attestation_extensions.disk_kms import wire as kms_wire
 from attestation_extensions.secret_vault import records as vault_records
 from attestation_extensions.secret_vault import wire as vault_wire
 from attestation_extensions.webhooks import records as webhook_records
 from attestation_extensions.webhooks import wire as webhook_wire
-from attestation_web.extensions import vault, webhooks
+from attestation_web.extensions import kms, vault, webhooks
 from attestation_web.pages import secrets
 
 OURS: tuple[tuple[Any, Any, ModuleType], ...] = (
     (webhooks.Webhooks, webhooks_api.Webhooks, webhook_wire),
     (vault.Vault, secrets_api.Vault, vault_wire),
+    (kms.KMS, kms_api.KMS, kms_wire),
 )
-WRITTEN_HERE = {"CreateWebhook", "UpdateWebhook"}
+WRITTEN_HERE = {"CreateWebhook", "KMSHoldRequest", "KMSReleaseRequest", "UpdateWebhook"}
 """What the dashboard sends; it may leave something out."""
 
 
@@ -36,7 +38,7 @@ def _spelled(annotation: Any) -> str:
     return re.sub(r"\b[a-z_]+\.", "", str(annotation)).replace("<class '", "").replace("'>", "")
 
 
-@pytest.mark.parametrize(("ours", "theirs", "wire"), OURS, ids=["webhooks", "secret_vault"])
+@pytest.mark.parametrize(("ours", "theirs", "wire"), OURS, ids=["webhooks", "secret_vault", "disk_kms"])
 def test_each_route_is_the_extension_s(ours: type, theirs: type, wire: ModuleType) -> None:
     """Method, path and what is asked with are the same; so is what is answered, member by member."""
     known = _operations(theirs)
@@ -52,7 +54,9 @@ def test_each_route_is_the_extension_s(ours: type, theirs: type, wire: ModuleTyp
 
 
 @pytest.mark.parametrize(
-    ("ours", "wire"), [(webhooks, webhook_wire), (vault, vault_wire)], ids=["webhooks", "secret_vault"]
+    ("ours", "wire"),
+    [(webhooks, webhook_wire), (vault, vault_wire), (kms, kms_wire)],
+    ids=["webhooks", "secret_vault", "disk_kms"],
 )
 def test_each_model_has_the_members_of_the_extension_s(ours: ModuleType, wire: ModuleType) -> None:
     """What comes is read whole; what is sent is of members that are known there."""

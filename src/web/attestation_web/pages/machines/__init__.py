@@ -1,0 +1,13 @@
+"""Machines: the list of them, and one with its evidence and what can be done about it.
+
+area       the Page that all of them belong to
+listing    /machines, its export, and what is done to several at once
+one        /machines/<id>: tabs
+result     /machines/<id>/results/<n>: checks, PCRs, the event log
+acts       what is done to one machine
+"""
+
+from attestation_web.pages.machines import acts, listing, one, result
+from attestation_web.pages.machines.area import page
+
+__all__ = ["acts", "listing", "one", "page", "result"]

@@ -1,0 +1,456 @@
+"""What is done to one machine: only what its status allows is offered, and the service decides again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from attestation.api import ApproveRequest, LabelsRequest, ReplaceRequest, RoleChangeRequest
+from attestation.machines import TEES, Role, Status
+from attestation.machines.labels import parse_selector
+from attestation_web.extensions import kms
+from attestation_web.page import Act, Field, api
+from attestation_web.pages.machines.area import name_of, page
+
+if TYPE_CHECKING:
+    from attestation.api import MachineDetail
+
+REASON: Final = Field(name="reason", label="Reason")
+WHY: Final = Field(name="reason", label="Reason", needed=True, help="It stands in the audit log.")
+ROLES: Final = [(role.value, role.value) for role in Role]
+_PENDING: Final = frozenset({Status.PENDING_APPROVAL})
+_ADMITTED: Final = frozenset({Status.REGISTERED, Status.ATTESTED, Status.LOCKED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """An act that is offered.
+
+    Args:
+        name: In its address, below the machine.
+        words: On the button.
+        kind: How the button looks.
+        fits: Whether it can be done to a machine.
+    """
+
+    name: str
+    words: str
+    fits: Callable[[MachineDetail], bool]
+    kind: str = ""
+
+
+OFFERS: Final = (
+    Offer(name="approve", words="Approve", kind="primary", fits=lambda m: m.status in _PENDING),
+    Offer(name="reject", words="Reject", kind="danger", fits=lambda m: m.status in _PENDING),
+    Offer(name="unlock", words="Unlock", kind="primary", fits=lambda m: m.status is Status.LOCKED),
+    Offer(name="lock", words="Lock", fits=lambda m: m.status is Status.ATTESTED),
+    Offer(name="role", words="Change role", fits=lambda m: m.status in _ADMITTED),
+    Offer(name="redeliver", words="Deliver configuration again", fits=lambda m: m.status is Status.ATTESTED),
+    Offer(name="labels", words="Labels", fits=lambda _: True),
+    Offer(
+        name="approve-hardware",
+        words="Approve hardware",
+        fits=lambda m: m.hardware is not None and m.status in _ADMITTED,
+    ),
+    Offer(
+        name="ak-reset",
+        words="Reset attestation key",
+        fits=lambda m: m.status in _ADMITTED | _PENDING and m.ek_source not in TEES,
+    ),
+    Offer(name="replace", words="Replace", fits=lambda m: m.status in _ADMITTED),
+    Offer(name="revoke", words="Revoke", kind="danger", fits=lambda m: m.status in _ADMITTED),
+    Offer(
+        name="delete",
+        words="Delete",
+        kind="danger",
+        fits=lambda m: m.status is Status.REJECTED or (m.status is Status.REVOKED and m.wiped_at is not None),
+    ),
+)
+
+
+def allowed(machine: MachineDetail, enabled: frozenset[str]) -> Sequence[Offer]:
+    """Return what can be done to *machine* now, where the extensions *enabled* answer."""
+    offers = [offer for offer in OFFERS if offer.fits(machine)]
+    if kms.NAME in enabled and machine.status in _ADMITTED:
+        offers.insert(-1, Offer(name="hold", words="Hold disk key", fits=lambda _: True))
+    return offers
+
+
+def _facts(machine: MachineDetail) -> list[tuple[str, str]]:
+    return [
+        ("Machine", machine.machine_id),
+        ("Host name", machine.hostname or "none"),
+        ("EK fingerprint", machine.ek_fingerprint),
+        ("Status", machine.status.value.replace("_", " ")),
+    ]
+
+
+def _act(machine: MachineDetail, **given: Any) -> Act:
+    values: dict[str, Any] = {
+        "facts": _facts(machine),
+        "back": f"/machines/{machine.machine_id}",
+        "fields": [REASON],
+    }
+    return Act(**(values | given))
+
+
+@page.act("/<machine_id>/approve", fresh=True)
+def approve(machine_id: str) -> Act:
+    """Admit a machine that waits."""
+    m = api().machine(machine_id)
+    return _act(
+        m,
+        title=f"Approve {name_of(m)}",
+        button="Approve",
+        will=[
+            "It is admitted in this role: with its first good attestation it gets its configuration and secrets.",
+            "Where the role needs several operators, this is your vote.",
+            "Compare the EK fingerprint with what the machine itself shows (attestation-agent identify).",
+        ],
+        fields=[
+            Field(
+                name="role",
+                label="Role",
+                kind="choice",
+                needed=True,
+                value=(m.desired_role or Role.GENERIC).value,
+                choices=ROLES,
+                help=f"It wishes to be {m.desired_role}." if m.desired_role else "",
+            ),
+            Field(name="hostname", label="Host name"),
+            Field(name="assigned_ip", label="Address with prefix length", help="For example 10.0.0.11/24."),
+            Field(name="cluster_id", label="Cluster", value=m.cluster_id, needed=True),
+            Field(name="accept_ek", label="Admit this EK by name: it goes on the allow-list", kind="check"),
+            REASON,
+        ],
+        do=lambda client, f: client.approve(
+            machine_id,
+            ApproveRequest(
+                role=Role(f["role"]),
+                hostname=f.get("hostname"),
+                assigned_ip=f.get("assigned_ip"),
+                cluster_id=f["cluster_id"],
+                accept_ek="accept_ek" in f,
+                reason=f.get("reason"),
+                expected_version=m.version,
+            ),
+        ),
+        did=lambda answer: f"{name_of(answer)} is admitted as {answer.role}; it attests by itself.",
+    )
+
+
+@page.act("/<machine_id>/reject")
+def reject(machine_id: str) -> Act:
+    """Refuse a machine that waits."""
+    m = api().machine(machine_id)
+    return _act(
+        m,
+        title=f"Reject {name_of(m)}",
+        button="Reject",
+        will=["It is refused and gets nothing.", "It can ask again only after its record is deleted."],
+        fields=[WHY],
+        dangerous=True,
+        do=lambda client, f: client.reject(machine_id, f["reason"]),
+        did=lambda answer: f"{name_of(answer)} is rejected.",
+    )
+
+
+@page.act("/<machine_id>/lock")
+def lock(machine_id: str) -> Act:
+    """Suspend a machine."""
+    m = api().machine(machine_id)
+    return _act(
+        m,
+        title=f"Lock {name_of(m)}",
+        button="Lock",
+        will=["It gets no configuration, secret or certificate while it is locked.", "Unlock undoes it."],
+        do=lambda client, f: client.lock(machine_id, f.get("reason")),
+        did=lambda answer: f"{name_of(answer)} is locked.",
+    )
+
+
+@page.act("/<machine_id>/unlock", fresh=True)
+def unlock(machine_id: str) -> Act:
+    """Let a locked machine attest again."""
+    m = api().machine(machine_id)
+    return _act(
+        m,
+        title=f"Unlock {name_of(m)}",
+        button="Unlock",
+        will=["It may attest again; its next attestation decides what it is worth."],
+        do=lambda client, f: client.unlock(machine_id, f.get("reason")),
+        did=lambda answer: f"{name_of(answer)} is unlocked; its next attestation decides.",
+    )
+
+
+@page.act("/<machine_id>/role", fresh=True)
+def role(machine_id: str) -> Act:
+    """Give a machine another role."""
+    m = api().machine(machine_id)
+    return _act(
+        m,
+        title=f"Change the role of {name_of(m)}",
+        button="Change",
+        will=[
+            "Its config tokens lose their right, and it gets the configuration of the new role.",
+            "What is left empty stays as it is.",
+        ],
+        fields=[
+            Field(
+                name="role", label="Role", kind="choice", needed=True, value=str(m.role or ""), choices=ROLES
+            ),
+            Field(name="hostname", label="Host name", help=f"Now: {m.hostname or 'none'}."),
+            Field(
+                name="assigned_ip",
+                label="Address with prefix length",
+                help=f"Now: {m.assigned_ip or 'none'}.",
+            ),
+            Field(name="cluster_id", label="Cluster", help=f"Now: {m.cluster_id}."),
+            WHY,
+        ],
+        do=lambda client, f: client.change_role(
+            machine_id,
+            RoleChangeRequest(
+                role=Role(f["role"]),
+                hostname=f.get("hostname"),
+                assigned_ip=f.get("assigned_ip"),
+                cluster_id=f.get("cluster_id"),
+                reason=f["reason"],
+                expected_version=m.version,
+            ),
+        ),
+        did=lambda answer: f"{name_of(answer)} is {answer.role} in {answer.cluster_id} now.",
+    )
+
+
+@page.act("/<machine_id>/redeliver", fresh=True)
+def redeliver(machine_id: str) -> Act:
+    """Offer the configuration again."""
+    m = api().machine(machine_id)
+    return _act(
+        m,
+        title=f"Deliver the configuration of {name_of(m)} again",
+        button="Deliver again",
+        will=["It is offered its configuration at each good attestation until it has applied it."],
+        fields=[],
+        do=lambda client, _: client.redeliver(machine_id),
+        did=lambda answer: f"{name_of(answer)} is offered its configuration with its next attestation.",
+    )
+
+
+@page.act("/<machine_id>/labels")
+def labels(machine_id: str) -> Act:
+    """Write labels."""
+    m = api().machine(machine_id)
+
+    def write(client: Any, filled: Mapping[str, str]) -> MachineDetail:
+        wanted = parse_selector(filled["labels"]) if "labels" in filled else {}
+        request = LabelsRequest(
+            set={key: value or "" for key, value in wanted.items() if m.labels.get(key) != (value or "")},
+            remove=sorted(m.labels.keys() - wanted.keys()),
+        )
+        written: MachineDetail = client.label(machine_id, request)
+        return written
+
+    return _act(
+        m,
+        title=f"Labels of {name_of(m)}",
+        button="Write",
+        will=[
+            "Its labels are as they stand here; what you take out is taken off.",
+            "No decision rests on them.",
+        ],
+        fields=[
+            Field(
+                name="labels",
+                label="Labels",
+                value=",".join(f"{key}={value}" for key, value in sorted(m.labels.items())),
+                help="Keys and values with commas between: rack=4,site=ams.",
+            )
+        ],
+        do=write,
+        did=lambda answer: f"{name_of(answer)} has {len(answer.labels)} labels.",
+    )
+
+
+@page.act("/<machine_id>/approve-hardware", fresh=True)
+def approve_hardware(machine_id: str) -> Act:
+    """Believe a machine on the confidential hardware that it was seen on."""
+    m = api().machine(machine_id)
+    seen = m.hardware
+    chip = seen.chip if seen is not None else None
+    return _act(
+        m,
+        title=f"Approve the hardware of {name_of(m)}",
+        button="Approve",
+        will=["It is believed on this processor from now on, and on no other."],
+        facts=[*_facts(m), ("Kind", seen.kind if seen else "none was seen"), ("Chip", chip or "hidden")],
+        fields=[WHY],
+        do=lambda client, f: client.approve_hardware(machine_id, f["reason"], chip, m.version),
+        did=lambda answer: f"The hardware of {name_of(answer)} is approved.",
+    )
+
+
+@page.act("/<machine_id>/ak-reset", fresh=True)
+def ak_reset(machine_id: str) -> Act:
+    """Let a machine activate another attestation key."""
+    m = api().machine(machine_id)
+    return _act(
+        m,
+        title=f"Reset the attestation key of {name_of(m)}",
+        button="Reset",
+        will=["Its attestation key counts no more; its agent has to prove another one of the same TPM."],
+        fields=[WHY],
+        typed=name_of(m),
+        dangerous=True,
+        do=lambda client, f: client.ak_reset(machine_id, f["reason"]),
+        did=lambda answer: f"{name_of(answer)} may activate another attestation key.",
+    )
+
+
+@page.act("/<machine_id>/replace", fresh=True)
+def replace(machine_id: str) -> Act:
+    """Let a machine that waits take the place of this one."""
+    m = api().machine(machine_id)
+    waiting, _ = api().one_page(type(api()).machines, None, status=Status.PENDING_APPROVAL, page_size=100)
+    versions = {each.machine_id: each.version for each in waiting}
+    return _act(
+        m,
+        title=f"Replace {name_of(m)}",
+        button="Replace",
+        will=[
+            "It is revoked, for good.",
+            "The new machine is admitted with its role, cluster, host name and address.",
+        ],
+        fields=[
+            Field(
+                name="new",
+                label="The machine that takes its place",
+                kind="choice",
+                needed=True,
+                choices=[
+                    (each.machine_id, f"{name_of(each)}, EK {each.ek_fingerprint[:16]}…") for each in waiting
+                ],
+                help="" if waiting else "No machine waits for approval: start the new one first.",
+            ),
+            Field(name="accept_ek", label="Admit its EK by name: it goes on the allow-list", kind="check"),
+            WHY,
+        ],
+        typed=name_of(m),
+        dangerous=True,
+        do=lambda client, f: client.replace(
+            machine_id,
+            ReplaceRequest(
+                new=f["new"],
+                accept_ek="accept_ek" in f,
+                reason=f["reason"],
+                expected_version=versions.get(f["new"]),
+            ),
+        ),
+        did=lambda answer: f"{name_of(answer)} took its place; {machine_id} is revoked.",
+    )
+
+
+@page.act("/<machine_id>/revoke", fresh=True)
+def revoke(machine_id: str) -> Act:
+    """End a machine for good."""
+    m = api().machine(machine_id)
+    return _act(
+        m,
+        title=f"Revoke {name_of(m)}",
+        button="Revoke",
+        will=[
+            "It gets nothing any more, for good.",
+            "Its certificates are revoked at once.",
+            "With the order to wipe itself, it erases its disks at its next attestation.",
+        ],
+        fields=[Field(name="wipe", label="Order it to wipe itself", kind="check"), REASON],
+        typed=name_of(m),
+        dangerous=True,
+        do=lambda client, f: client.revoke(machine_id, wipe="wipe" in f, reason=f.get("reason")),
+        did=lambda answer: (
+            f"{name_of(answer)} is revoked" + (" and ordered to wipe itself." if answer.wipe_pending else ".")
+        ),
+    )
+
+
+@page.act("/<machine_id>/delete", fresh=True)
+def delete(machine_id: str) -> Act:
+    """Forget a machine."""
+    m = api().machine(machine_id)
+    return _act(
+        m,
+        title=f"Delete {name_of(m)}",
+        button="Delete",
+        will=["Its record is removed; it can then ask to be admitted anew.", "Its audit entries stay."],
+        fields=[],
+        typed=name_of(m),
+        dangerous=True,
+        back="/machines",
+        do=lambda client, _: client.delete_machine(machine_id),
+        did=lambda _: f"{name_of(m)} is deleted.",
+    )
+
+
+@page.act("/<machine_id>/hold")
+def hold(machine_id: str) -> Act:
+    """Keep the disk key of a machine back."""
+    m = api().machine(machine_id)
+    return _act(
+        m,
+        title=f"Hold the disk key of {name_of(m)}",
+        button="Hold",
+        will=["At its next start it waits for an operator before its disks open."],
+        fields=[],
+        back=f"/machines/{machine_id}?tab=disk-keys",
+        do=lambda client, _: client.ask(
+            kms.KMS.hold, kms.KMSHoldRequest(scope="machine", subject=machine_id)
+        ),
+        did=lambda _: f"The disk key of {name_of(m)} is held.",
+    )
+
+
+@page.act("/<machine_id>/unhold", fresh=True)
+def unhold(machine_id: str) -> Act:
+    """End a hold."""
+    m = api().machine(machine_id)
+    return _act(
+        m,
+        title=f"End the hold of {name_of(m)}",
+        button="End the hold",
+        will=["It gets its disk key by itself again. A hold of its whole cluster stays."],
+        fields=[],
+        back=f"/machines/{machine_id}?tab=disk-keys",
+        do=lambda client, _: client.ask(kms.KMS.unhold, "machine", machine_id),
+        did=lambda _: f"The disk key of {name_of(m)} is held no more.",
+    )
+
+
+@page.act("/<machine_id>/release", fresh=True)
+def release(machine_id: str) -> Act:
+    """Let a machine that waits have its disk key."""
+    m = api().machine(machine_id)
+    return _act(
+        m,
+        title=f"Release the disk key of {name_of(m)}",
+        button="Release",
+        will=[
+            "It gets so many disk keys now, one for each encrypted volume; then it is held again.",
+            "Be sure that this machine is to start: look at where it asks from, and at its evidence.",
+        ],
+        fields=[
+            Field(
+                name="uses",
+                label="How many disk keys",
+                kind="choice",
+                value="1",
+                choices=[(str(n), str(n)) for n in range(1, kms.MOST_USES + 1)],
+            )
+        ],
+        back=f"/machines/{machine_id}?tab=disk-keys",
+        do=lambda client, f: client.ask(
+            kms.KMS.release, machine_id, kms.KMSReleaseRequest(uses=int(f["uses"]))
+        ),
+        did=lambda answer: f"{name_of(m)} may have {answer.uses} disk keys.",
+    )

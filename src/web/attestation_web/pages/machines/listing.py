@@ -1,0 +1,362 @@
+"""`/machines`: filtered, sorted and paged by the service; in a file; several locked or approved at once."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from flask import Response as FlaskResponse
+from flask import request, stream_with_context
+
+from attestation.api import ApproveRequest, PendingApproval
+from attestation.api.operations import MachineSort, OperatorAPI
+from attestation.clock import rfc3339
+from attestation.errors import AttestationError, MachineUnknown, QueryInvalid, RequestInvalid
+from attestation.machines import Role, Status, Trust
+from attestation_web.login.current import session
+from attestation_web.page import Act, Column, Field, Values, api, may, now, render, table
+from attestation_web.page.table import Table, address
+from attestation_web.pages.machines.area import name_of, page
+
+if TYPE_CHECKING:
+    from werkzeug.wrappers import Response
+
+    from attestation.api import MachineDetail
+    from attestation.client import OperatorClient
+
+PAGE_ROWS: Final = 50
+MOST_AT_ONCE: Final = 20
+"""Machines of one form: each is a request of its own, and a page asks 25 at most."""
+MOST_EXPORTED: Final = 100_000
+EXPORT_ROWS: Final = 200
+MOST_FOUND: Final = 1000
+"""Machines that an expression may find: one page shows some of them, and asks for each of those."""
+FOUND_ROWS: Final = 15
+
+COLUMNS: Final = (
+    Column(name="machine", title="Machine", sort=name_of),
+    Column(name="status", title="Status", sort=lambda m: m.status),
+    Column(name="trust", title="Trust", sort=lambda m: m.trust_expires_at),
+    Column(name="assurance", title="Assurance"),
+    Column(name="role", title="Role", sort=lambda m: m.role),
+    Column(name="cluster", title="Cluster", sort=lambda m: m.cluster_id),
+    Column(name="seen", title="Last result", sort=lambda m: m.last_result),
+    Column(name="attested", title="Attested since", sort=lambda m: m.attested_at, shown=False),
+    Column(name="registered", title="Registered", sort=lambda m: m.registered_at, shown=False),
+    Column(name="hardware", title="Hardware", shown=False),
+    Column(name="address", title="Address", shown=False),
+    Column(name="policy", title="Policy", shown=False),
+    Column(name="labels", title="Labels", shown=False),
+    Column(name="ek", title="EK fingerprint", shown=False),
+)
+SORTS: Final[Mapping[str, str]] = {
+    "machine": "hostname",
+    "status": "status",
+    "trust": "trust_expires_at",
+    "role": "role",
+    "cluster": "cluster_id",
+    "seen": "last_result_at",
+    "attested": "attested_at",
+    "registered": "registered_at",
+}
+"""Column -> what the service calls the order; of trust, when it ends."""
+PLAIN: Final = (
+    *("machine_id", "hostname", "status", "trust", "trust_expires_at", "assurance", "role", "desired_role"),
+    *("cluster_id", "assigned_ip", "hw_product", "hw_serial", "hw_uuid", "hw_mac", "ek_source"),
+    *("ek_fingerprint", "ek_chain_ok", "ek_allow_listed", "registered_from", "registered_at", "attested_at"),
+    *("locked_at", "revoked_at", "rejected_at", "wiped_at", "firmware_version", "firmware_blocked", "alarm"),
+)
+EXPORTED: Final[Mapping[str, Callable[[MachineDetail], object]]] = {
+    **{name: attrgetter(name) for name in PLAIN},
+    "last_result_at": lambda m: m.last_result and m.last_result.at,
+    "last_verdict": lambda m: m.last_result and m.last_result.verdict,
+    "last_policy": lambda m: m.last_result and m.last_result.policy,
+    "last_failed": lambda m: m.last_result and m.last_result.failed,
+    "labels": lambda m: ",".join(f"{key}={value}" for key, value in sorted(m.labels.items())),
+}
+"""Columns of the file, by name: no token, nonce, key or certificate is among them, nor in what the service says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What an address asks for; what cannot be right counts as not asked, and is said."""
+
+    status: Status | None
+    trust: Trust | None
+    role: Role | None
+    cluster: str | None
+    labels: str | None
+    q: str | None
+    where: str | None
+    wrong: Sequence[str]
+
+    def filters(self) -> dict[str, Any]:
+        """Return it as the service takes it."""
+        return {
+            "status": self.status,
+            "trust": self.trust,
+            "role": self.role,
+            "cluster_id": self.cluster,
+            "labels": self.labels,
+            "q": self.q,
+        }
+
+
+def _asked() -> Asked:
+    wrong: list[str] = []
+
+    def word(name: str, kind: Any) -> Any:
+        text = request.args.get(name, "")
+        try:
+            return kind(text) if text else None
+        except ValueError:
+            wrong.append(f"There is no {name} called {text[:64]}.")
+            return None
+
+    def text(name: str) -> str | None:
+        return request.args.get(name, "").strip() or None
+
+    return Asked(
+        status=word("status", Status),
+        trust=word("trust", Trust),
+        role=word("role", Role),
+        cluster=text("cluster"),
+        labels=text("labels"),
+        q=text("q"),
+        where=text("where"),
+        wrong=wrong,
+    )
+
+
+def _order() -> tuple[Column, bool] | None:
+    text = request.args.get("sort", "")
+    name, down = text.removeprefix("-"), text.startswith("-")
+    return next(((c, down) for c in COLUMNS if c.name == name and name in SORTS), None)
+
+
+def _sort() -> MachineSort | None:
+    order = _order()
+    return None if order is None else cast("MachineSort", f"{'-' if order[1] else ''}{SORTS[order[0].name]}")
+
+
+@page.get("")
+def show() -> Response:
+    """List machines."""
+    asked, fault = _asked(), None
+    wrong = list(asked.wrong)
+    rows: Table
+    if asked.where is not None and may("query"):
+        rows, fault = _found(asked.where)
+    else:
+        try:
+            found, cursor = api().one_page(
+                OperatorAPI.machines,
+                request.args.get("after"),
+                page_size=PAGE_ROWS,
+                sort=_sort(),
+                **asked.filters(),
+            )
+        except RequestInvalid as e:
+            # A label that is none, a cursor of another order: the form stays, and says so.
+            found, cursor = [], None
+            wrong.append(f"The service does not take this: {e}")
+        rows = table(COLUMNS, found, cursor=cursor, paged=True)
+        rows = replace(
+            rows,
+            columns=[next(c for c in COLUMNS if c.name == shown.name) for shown in rows.columns],
+            sorted_by=None if (order := _order()) is None else (order[0].name, order[1]),
+        )
+        rows = replace(
+            rows, columns=[replace(c, sort=c.sort if c.name in SORTS else None) for c in rows.columns]
+        )
+    counts = api().stats()
+    query = request.args.to_dict(flat=False)
+    return render(
+        "machines/list.html",
+        machines=rows,
+        asked=asked,
+        fault=fault,
+        wrong=wrong,
+        counts=counts,
+        statuses=list(Status),
+        trusts=list(Trust),
+        roles=list(Role),
+        tabs=[
+            (status, address("/machines", query, status=status, after=None, page=None, where=None))
+            for status in (None, *Status)
+        ],
+        export=address("/machines/export.csv", query, after=None, page=None, column=None),
+        filtered=any(asked.filters().values()) or asked.where is not None,
+    )
+
+
+def _found(where: str) -> tuple[Table, QueryInvalid | None]:
+    """Return the machines for which a `where` expression of the query language holds, or what is wrong with it."""
+    ids, fault = [], None
+    try:
+        # On a line of its own: a comment at the end of what somebody typed takes nothing of ours away.
+        answer = api().query(f"Machines | where (\n{where}\n) | project machine_id", rows=MOST_FOUND)
+        ids = [str(row[0]) for row in answer.rows]
+    except QueryInvalid as e:
+        fault = e
+    whole = table((Column(name="id", title=""),), ids, total=len(ids), page_rows=FOUND_ROWS)
+    found = []
+    for each in whole.rows:
+        try:
+            found.append(api().machine(each))
+        except MachineUnknown:
+            continue
+    chosen = set(request.args.getlist("column")) & {column.name for column in COLUMNS}
+    shown = [replace(c, sort=None) for c in COLUMNS if (c.name in chosen if chosen else c.shown)]
+    return replace(whole, columns=shown, every=COLUMNS, rows=found), fault
+
+
+@page.get("/export.csv")
+def export() -> Response:
+    """Stream the machines that fit into a file, a page of the service at a time."""
+    asked, client, sort = _asked(), api(), _sort()
+    first, cursor = client.one_page(
+        OperatorAPI.machines, None, page_size=EXPORT_ROWS, sort=sort, **asked.filters()
+    )
+
+    def lines() -> Iterator[str]:
+        yield _line(EXPORTED)
+        rows, after = first, cursor
+        for _ in range(MOST_EXPORTED // EXPORT_ROWS):
+            yield "".join(_line(cell(m) for cell in EXPORTED.values()) for m in rows)
+            if after is None:
+                return
+            rows, after = client.one_page(
+                OperatorAPI.machines, after, page_size=EXPORT_ROWS, sort=sort, **asked.filters()
+            )
+
+    return FlaskResponse(
+        stream_with_context(lines()),
+        content_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="machines-{now():%Y%m%dT%H%M%SZ}.csv"'},
+    )
+
+
+def _line(values: Any) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\r\n").writerow(map(_cell, values))
+    return out.getvalue()
+
+
+def _cell(value: object) -> str:
+    """Return a value as a spreadsheet shows it: what a machine says of itself is no formula there."""
+    if value is None:
+        return ""
+    text = rfc3339(value) if isinstance(value, datetime) else str(value)
+    return f"'{text}" if text[:1] in "=+-@\t\r" and text else text
+
+
+def _several(verb: str, wanted: Status) -> list[MachineDetail]:
+    """Return the machines that the form names.
+
+    Raises:
+        RequestInvalid: None, too many, or one that is not in the status that the act needs.
+    """
+    # After a login again the form comes back by its name, and the machines stand in what was filled in.
+    kept = session().resumed.get(request.args.get("resume", ""), {})
+    given = request.args.getlist("machine") or request.form.get("machines", kept.get("machines", "")).split()
+    ids = list(dict.fromkeys(given))
+    if not 1 <= len(ids) <= MOST_AT_ONCE:
+        raise RequestInvalid(f"choose 1 to {MOST_AT_ONCE} machines to {verb}; {len(ids)} were chosen")
+    found = [api().machine(each) for each in ids]
+    fit = [m for m in found if m.status is wanted]
+    if request.method == "GET" and len(fit) < len(found):
+        other = ", ".join(name_of(m) for m in found if m.status is not wanted)
+        raise RequestInvalid(f"only machines in the status {wanted.value.replace('_', ' ')}: {other}")
+    return found
+
+
+def _each(
+    machines: Sequence[MachineDetail], do: Callable[[OperatorClient, MachineDetail, Values], Any]
+) -> Callable[[OperatorClient, Values], list[str]]:
+    """Return what does *do* to each, also after one is refused, and says of each what became of it."""
+
+    def done(client: OperatorClient, filled: Values) -> list[str]:
+        said = []
+        for machine in machines:
+            try:
+                answer = do(client, machine, filled)
+            except AttestationError as e:
+                said.append(f"{name_of(machine)}: not done, {e}")
+            else:
+                waits = isinstance(answer, PendingApproval)
+                said.append(f"{name_of(machine)}: {'waits for another vote' if waits else 'done'}")
+        return said
+
+    return done
+
+
+@page.act("/lock")
+def lock_several() -> Act:
+    """Lock the chosen machines."""
+    machines = _several("lock", Status.ATTESTED)
+    return Act(
+        title=f"Lock {len(machines)} machines",
+        button="Lock them",
+        will=[
+            "Each of them gets nothing while it is locked: no configuration, secret or certificate.",
+            "Each is an act of its own, with its own audit entry; one that is refused stops no other.",
+        ],
+        facts=[(name_of(m), m.machine_id) for m in machines],
+        fields=[
+            Field(name="machines", label="", kind="hidden", value=" ".join(m.machine_id for m in machines)),
+            Field(name="reason", label="Reason"),
+        ],
+        do=_each(machines, lambda client, m, filled: client.lock(m.machine_id, filled.get("reason"))),
+        did="; ".join,
+        back="/machines?status=locked",
+        dangerous=True,
+    )
+
+
+@page.act("/approve", fresh=True)
+def approve_several() -> Act:
+    """Approve the chosen machines in one role."""
+    machines = _several("approve", Status.PENDING_APPROVAL)
+    return Act(
+        title=f"Approve {len(machines)} machines",
+        button="Approve them",
+        will=[
+            "Each of them is admitted in this role, without a host name, and attests from then on.",
+            "Where the role needs several operators, this is your vote for each.",
+            "Compare each EK fingerprint with what you bought before you press the button.",
+        ],
+        facts=[(f"{name_of(m)}, {m.assurance}", m.ek_fingerprint) for m in machines],
+        fields=[
+            Field(name="machines", label="", kind="hidden", value=" ".join(m.machine_id for m in machines)),
+            Field(
+                name="role",
+                label="Role",
+                kind="choice",
+                needed=True,
+                value=(machines[0].desired_role or Role.GENERIC).value,
+                choices=[(role.value, role.value) for role in Role],
+            ),
+            Field(name="cluster", label="Cluster", value=machines[0].cluster_id, needed=True),
+            Field(name="reason", label="Reason"),
+        ],
+        do=_each(
+            machines,
+            lambda client, m, filled: client.approve(
+                m.machine_id,
+                ApproveRequest(
+                    role=Role(filled["role"]),
+                    cluster_id=filled["cluster"],
+                    reason=filled.get("reason"),
+                    expected_version=m.version,
+                ),
+            ),
+        ),
+        did="; ".join,
+        back="/machines",
+    )

@@ -1,0 +1,239 @@
+"""Machines: the list and its filters, one machine part by part, a result, and what is done to them.
+
+Against the real service in this process, with machines whose TPM is software.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from attestation.keys import create_kek
+from attestation_web.pages.machines import listing
+from tests.fixtures.in_process import in_process_service
+from tests.fixtures.machine import Machine
+from tests.fixtures.web import AUDITOR, OPERATOR, VIEWER, Browser, Dashboard
+
+ACTS = ("approve", "reject", "unlock", "lock", "role", "redeliver", "labels", "revoke", "delete", "replace")
+PCR_POLICY = {
+    "format": "itl-tpm-policy/1",
+    "name": "strict",
+    "version": 1,
+    "bank": "sha256",
+    "pcrs": {"4": {"any_of": ["11" * 32]}},
+    "max_age_seconds": 120,
+}
+
+
+def _names(page: str) -> list[str]:
+    return re.findall(r'<a href="/machines/[0-9a-f-]{36}">([^<]+)</a>', page)
+
+
+def _attested(dashboard: Dashboard, seed: int, **more: str) -> Machine:
+    made = dashboard.machine(seed, hw_serial=f"SN-{seed}")
+    made.admitted(dashboard.service.operator(), **more)
+    return made
+
+
+def _browser(dashboard: Dashboard, *rights: str) -> Browser:
+    """Return a browser of somebody with exactly *rights*."""
+    browser = dashboard.browser(rights=OPERATOR)
+    assert browser.session.whoami is not None
+    token, who = browser.session.whoami
+    browser.session.whoami = token, who.model_copy(update={"rights": list(rights)})
+    return browser
+
+
+def test_the_list_is_filtered_and_sorted_by_the_service(dashboard: Dashboard) -> None:
+    """By status, trust, text and labels; the order stands in the address; what is no word is said."""
+    first, second = _attested(dashboard, 1, hostname="b-1"), _attested(dashboard, 2, hostname="a-2")
+    dashboard.machine(3, hw_serial="SN-3")
+    alice = dashboard.browser()
+    assert set(_names(alice.page("/machines"))) == {"b-1", "a-2", "SN-3"}
+    assert _names(alice.page("/machines?status=pending_approval")) == ["SN-3"]
+    assert _names(alice.page("/machines?trust=verified&sort=machine")) == ["a-2", "b-1"]
+    assert _names(alice.page("/machines?trust=verified&sort=-machine")) == ["b-1", "a-2"]
+    assert _names(alice.page("/machines?q=sn-3")) == ["SN-3"]
+    assert alice.act(f"/machines/{first.machine_id}/labels", labels="rack=4").status_code == 303
+    assert _names(alice.page("/machines?labels=rack%3D4")) == ["b-1"]
+    assert _names(alice.page(f"/machines?q={second.machine_id[:8]}")) == ["a-2"]
+    assert "There is no status called odd" in alice.page("/machines?status=odd")
+    assert "The service does not take this" in alice.page("/machines?labels=%3D%3D")
+
+
+def test_pages_follow_each_other_in_order(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link to the next page keeps order and filter; each machine is on one page."""
+    monkeypatch.setattr(listing, "PAGE_ROWS", 2)
+    for seed in (1, 2, 3):
+        _attested(dashboard, seed, hostname=f"m-{seed}")
+    alice = dashboard.browser()
+    page = alice.page("/machines?sort=machine&status=attested")
+    later = re.search(r'<a href="([^"]+)" rel="next"', page)
+    assert later is not None
+    assert _names(page) + _names(alice.page(later[1].replace("&amp;", "&"))) == ["m-1", "m-2", "m-3"]
+
+
+def test_an_expression_finds_machines_and_reaches_no_further(dashboard: Dashboard) -> None:
+    """What is typed is one condition; a fault is told where; who may not ask is not offered it."""
+    _attested(dashboard, 1, hostname="a-1")
+    dashboard.machine(2, hw_serial="SN-2")
+    alice = _browser(dashboard, "read", "act", "query")
+    assert _names(alice.page("/machines?where=status+%3D%3D+%27attested%27")) == ["a-1"]
+    assert _names(alice.page("/machines?where=status+%3D%3D+%27attested%27+%2F%2F+mine")) == ["a-1"]
+    fault = alice.page("/machines?where=statu+%3D%3D+1")
+    assert 'id="where-fault"' in fault
+    escaped = alice.page("/machines?where=true)+%7C+take+1+%7C+where+(true")
+    assert 'id="where-fault"' in escaped or len(_names(escaped)) <= 1
+    assert 'name="where"' not in _browser(dashboard, "read").page("/machines")
+
+
+def test_the_file_has_every_machine_and_no_secret(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Page by page, filtered as the list is; what a machine says of itself is no formula."""
+    monkeypatch.setattr(listing, "EXPORT_ROWS", 1)
+    _attested(dashboard, 1, hostname="a-1")
+    dashboard.machine(2, hw_serial="=1+1")
+    alice = dashboard.browser()
+    answer = alice.get("/machines/export.csv")
+    assert answer.headers["Content-Disposition"].startswith("attachment; ")
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert {row["hostname"] for row in rows} == {"a-1", ""}
+    assert "'=1+1" in {row["hw_serial"] for row in rows}
+    assert not {"config_token", "ek_cert_pem", "ek_certificate", "ak_pub", "ak_name"} & rows[0].keys()
+    assert len(alice.get("/machines/export.csv?status=attested").text.splitlines()) == 2
+
+
+def test_several_are_locked_after_one_question(dashboard: Dashboard) -> None:
+    """It names them before, does it to each, and says of each what became of it."""
+    made = [_attested(dashboard, seed, hostname=f"m-{seed}") for seed in (1, 2)]
+    alice = dashboard.browser()
+    path = "/machines/lock?" + "&".join(f"machine={m.machine_id}" for m in made)
+    page = alice.page(path)
+    assert all(m.machine_id in page for m in made)
+    assert alice.act(path).status_code == 303
+    told = alice.page("/machines?status=locked")
+    assert "m-1: done; m-2: done" in told
+    assert set(_names(told)) == {"m-1", "m-2"}
+    # They are locked already: the question is not asked.
+    assert alice.get(path).status_code == 422
+    assert alice.get("/machines/lock").status_code == 422
+    many = "&".join(f"machine={n}" for n in range(listing.MOST_AT_ONCE + 1))
+    assert alice.get(f"/machines/lock?{many}").status_code == 422
+
+
+def test_several_are_approved_in_one_role(dashboard: Dashboard) -> None:
+    """Those that wait; each EK fingerprint stands on the page before."""
+    made = [dashboard.machine(seed, hw_serial=f"SN-{seed}") for seed in (1, 2)]
+    alice = dashboard.browser()
+    path = "/machines/approve?" + "&".join(f"machine={m.machine_id}" for m in made)
+    assert all(m.ek_fingerprint in alice.page(path) for m in made)
+    assert alice.act(path, role="worker-app", cluster="default").status_code == 303
+    assert len(_names(alice.page("/machines?status=registered"))) == 2
+
+
+def test_one_machine_is_told_part_by_part(dashboard: Dashboard) -> None:
+    """Each part has its own page, asks few requests, and says what is not known."""
+    made = _attested(dashboard, 1, hostname="a-1")
+    alice = _browser(dashboard, "read", "act", "audit")
+    here = f"/machines/{made.machine_id}"
+    overview = alice.page(here)
+    assert "attested and trusted" in overview
+    assert "Trust vector (AR4SI)" in overview
+    assert made.ek_fingerprint in overview
+    assert "It came without an EK certificate" in alice.page(f"{here}?tab=identity")
+    assert f"{here}/results/" in alice.page(f"{here}?tab=evidence")
+    assert "no redacted preview" in alice.page(f"{here}?tab=configuration")
+    assert "Its certificates" in alice.page(f"{here}?tab=certificates")
+    assert "Nobody voted about it." in alice.page(f"{here}?tab=votes")
+    assert "machine_attested" in alice.page(f"{here}?tab=audit") or "attested" in alice.page(
+        f"{here}?tab=audit"
+    )
+    # Extensions that are not enabled have no part.
+    assert "tab=secrets" not in overview
+    assert "tab=disk-keys" not in overview
+    assert alice.get("/machines/00000000-0000-0000-0000-000000000000").status_code == 404
+
+
+def test_a_refused_result_is_explained(dashboard: Dashboard) -> None:
+    """What was expected and what was found stand beside each other; the machine says that it failed."""
+    made = _attested(dashboard, 1, hostname="a-1")
+    operator = dashboard.service.operator()
+    operator.call("POST", "/policies", json=PCR_POLICY)
+    operator.call("PUT", "/policies/assignments/fleet/*", json={"policy": "strict@1"})
+    made.next_challenge = None  # it was given out under the policy before
+    made.attest()
+    alice = dashboard.browser()
+    here = f"/machines/{made.machine_id}"
+    assert "not trusted now" in alice.page(here)
+    newest = re.search(r'href="(/machines/[^"]+/results/\d+)"', alice.page(f"{here}?tab=evidence"))
+    assert newest is not None
+    page = alice.page(newest[1])
+    row = re.search(r'<tr class="failed">.*?</tr>', page, re.DOTALL)
+    assert row is not None
+    assert "11" * 32 in row[0]
+    assert "00" * 32 in row[0]
+    assert "No event log of result" in alice.page(f"{newest[1]}/events")
+
+
+def test_only_what_the_status_allows_is_offered(dashboard: Dashboard) -> None:
+    """To a machine that waits: approve and reject; to one that attests: not. To a viewer and an auditor nothing."""
+    waits, attests = dashboard.machine(1), _attested(dashboard, 2)
+
+    def offered(browser: Browser, machine: Machine) -> set[str]:
+        page = browser.page(f"/machines/{machine.machine_id}")
+        return {a for a in ACTS if f"/machines/{machine.machine_id}/{a}" in page}
+
+    alice, vera = dashboard.browser(), dashboard.browser("vera", rights=VIEWER)
+    assert offered(alice, waits) == {"approve", "reject", "labels"}
+    assert offered(alice, attests) == {"lock", "role", "redeliver", "labels", "revoke", "replace"}
+    assert offered(vera, waits) == offered(vera, attests) == set()
+    for act in ACTS:
+        assert vera.get(f"/machines/{waits.machine_id}/{act}").status_code == 403
+    assert "Approve…" not in vera.page("/machines")
+    for path in ("/machines", f"/machines/{waits.machine_id}", "/machines/export.csv"):
+        assert dashboard.browser("otto", rights=AUDITOR).get(path).status_code == 403
+
+
+def test_a_machine_goes_through_its_life(dashboard: Dashboard) -> None:
+    """Approved, locked, unlocked, given another role, revoked by its name typed: each told with its entry."""
+    made = dashboard.machine(1, hw_serial="SN-1")
+    alice, here = dashboard.browser(), f"/machines/{made.machine_id}"
+
+    def done(act: str, **filled: str) -> str:
+        assert alice.act(f"{here}/{act}", **filled).status_code == 303, act
+        page = alice.page(here)
+        assert re.search(r"Audit entry (?:<[^>]+>)?\d+", page), act
+        return page
+
+    done("approve", role="worker-app", hostname="a-1", cluster_id="default")
+    made.attest()
+    assert "a-1 is locked." in done("lock", reason="look")
+    assert "is unlocked" in done("unlock")
+    assert "a-1 is generic in default now." in done("role", role="generic", reason="moved")
+    assert alice.act(f"{here}/revoke", _typed="a-2").status_code == 422
+    assert "ordered to wipe itself" in done("revoke", _typed="a-1", wipe="yes")
+    assert f"{here}/revoke" not in alice.page(here)
+
+
+def test_the_parts_of_extensions_are_there_where_they_are(
+    tmp_path: Path,
+) -> None:
+    """Secrets by name; holds, with their end: only where the extension is enabled."""
+    create_kek(f"file:{tmp_path / 'vault.kek'}").close()
+    named = {"ITL_EXT_SECRET_VAULT_KEK": f"file:{tmp_path / 'vault.kek'}"}
+    with in_process_service(
+        tmp_path / "service", extensions=("secret_vault",), extension_values=named
+    ) as service:
+        dashboard = Dashboard(service)
+        made = _attested(dashboard, 1, hostname="a-1")
+        path = f"/secrets/machines/{made.machine_id}/secrets"
+        service.operator().call("POST", path, json={"name": "db-password", "value": "hush-hush"})
+        page = dashboard.browser().page(f"/machines/{made.machine_id}?tab=secrets")
+        assert "db-password" in page
+        assert "hush-hush" not in page
+        assert "tab=disk-keys" not in page
