@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import bindparam, select
 
 import attestation.store
-from attestation.store import audit, machines
+from attestation.store import audit, machine_lists, machines
 from attestation.store.columns import signed, unsigned
 from attestation.store.sql import DIALECTS, Prepared
 from attestation.store.tables import MachineRow, table_of
@@ -26,8 +26,11 @@ def statements() -> dict[str, Prepared]:
         for name, value in vars(module).items():
             if isinstance(value, Prepared):
                 found[f"{info.name}.{name}"] = value
-    found["machines.page"] = machines._page(("status", "role", "cluster_id", "q"))
-    found["machines.page.q"] = machines._page(("q",))
+    every = ("status", "role", "cluster_id", "trust", "q")
+    found["machines.page"] = machine_lists._newest(every, (True, False))
+    found["machines.page.q"] = machine_lists._newest(("q",), ())
+    for order in machine_lists.ORDERS:
+        found[f"machines.page by {order}"] = machine_lists._sorted(every, (True, False), order, begun=True)
     found["machines.update"] = machines._update(("status", "version"))
     found["audit.page"] = audit._page(("machine_id", "operator_cn", "action"))
     return found

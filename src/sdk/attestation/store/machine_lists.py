@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, bindparam, case, or_, select
+from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, case, or_, select
 
 from attestation.clock import to_micros
 from attestation.errors import RequestInvalid
@@ -160,7 +160,8 @@ def _sorted(filters: tuple[str, ...], valued: tuple[bool, ...], order: str, *, b
     down = order.startswith("-")
     conditions = _chosen(filters, valued)
     if begun:
-        value, place = bindparam("after_value"), bindparam("after_id")
+        value: BindParameter[Any] = bindparam("after_value")
+        place: BindParameter[int] = bindparam("after_id")
         further = or_(column < value if down else column > value, and_(column == value, _C.id < place))
         conditions.append(
             or_(
