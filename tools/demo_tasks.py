@@ -37,6 +37,7 @@ class Tasks:
         self, out: Narrator, directory: Path, service_url: str, authority: CertificateAuthority
     ) -> None:
         self._out, self._authority = out, authority
+        self._consoles: dict[str, str] = {}
 
         def machine(name: str, number: int, role: Role) -> Machine:
             return Machine(
@@ -77,6 +78,7 @@ class Tasks:
         self._tamper(alice)
         for machine in waiting:
             found = self._wait_for(alice, machine)
+            self._consoles[machine.name] = found.ek_fingerprint[:16]
             self._out.fact(
                 machine.serial,
                 f"asks to be {machine.wishes}; status {found.status}, EK {found.ek_fingerprint[:16]}…",
@@ -155,7 +157,8 @@ class Tasks:
         self._out.item(
             2,
             f"Approve {cp.serial} as {cp.wishes}; tick that its EK is admitted by name, for nobody vouches for a "
-            "software TPM. Two must agree: as bob, in another browser, open Approvals and agree.",
+            "software TPM. Two must agree: as bob, in another browser, open Approvals and agree. The EK fingerprint on "
+            f"the machine's console begins with {self._consoles[cp.name]}.",
         )
         self._out.item(
             3,

@@ -155,6 +155,8 @@ def _has_three_tasks(said: str, url: str, data: Path, provider: IdentityProvider
             )
             answer = alice.approve(waits.machine_id, request)
             if role is Role.CONTROLPLANE:
+                # The second one must type what stands at the machine.
+                assert f"console begins with {waits.ek_fingerprint[:16]}." in steps[number]
                 assert isinstance(answer, PendingApproval)
                 agree(bob, bob.proposal(answer.proposal_digest), "fingerprint compared")
             _until(partial(attests, serial), f"{serial} does not attest by itself")
