@@ -118,6 +118,10 @@ def _sees_the_fleet(said: str) -> None:
         form = browser.get("/auth/login").headers["location"]
         sent = browser.post(form, data={"username": alice[1], "password": alice[2]})
         page = browser.get(sent.headers["location"], follow_redirects=True)
+        machines = browser.get("/machines", follow_redirects=True).text
+        links = re.findall(r'href="(/machines/[0-9a-f-]{36})"[^>]*>\s*tampered-1', machines)
+        assert links, machines
+        assert "kernel replaced" in browser.get(links[0]).text
     assert page.status_code == 200, page.text
     assert re.search(r"attested</a></span> <span class=\"count\">3<", page.text), page.text
 
