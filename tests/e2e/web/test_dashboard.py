@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -18,6 +19,11 @@ NARROW = 390
 HALF = 720
 """What is left of 1440 pixels at 200 %."""
 WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+IS_IN_VIEW = """() => [...document.querySelectorAll(".side [aria-current]")].every((here) => {
+    const box = here.getBoundingClientRect();
+    return box.left >= 0 && box.right <= document.documentElement.clientWidth;
+})"""
 
 
 def _faults(visitor: Visitor, axe: str) -> list[str]:
@@ -72,6 +78,58 @@ def test_two_people_in_two_browsers_approve_a_control_plane(visit: Visit) -> Non
     assert alice.world.operator.machine(machine.machine_id)["status"] == "registered"
     alice.world.attest("cp-1", by_name["sb-on"])
     assert alice.world.operator.machine(machine.machine_id)["status"] == "attested"
+
+
+def test_the_page_of_a_machine_says_why_it_failed(visit: Visit) -> None:
+    """Another kernel was measured: the list shows that it failed, its page says in words what changed."""
+    vera = visit("vera")
+    vera.opens("/machines?trust=failed")
+    with vera.page.expect_navigation():
+        vera.page.locator("main").get_by_role("link", name="w-5", exact=True).click()
+    assert "PCR 4 changed: kernel replaced" in vera.text()
+
+
+def test_several_machines_are_locked_at_once(visit: Visit) -> None:
+    """Chosen in the list, shown once more, locked: each, and no other."""
+    alice = visit("alice")
+    page = alice.opens("/machines?q=w-")
+    for name in ("w-2", "w-3"):
+        page.get_by_label(f"Choose {name}").check()
+    alice.presses("Lock…")
+    assert {"w-2", "w-3"} <= set(re.findall(r"w-\d", alice.text()))
+    page.get_by_label("Reason").fill("a rack is moved")
+    alice.presses("Lock them")
+    status = {
+        name: alice.world.operator.machine(alice.world.machines[name].machine_id)["status"]
+        for name in ("w-1", "w-2", "w-3", "w-4")
+    }
+    assert status == {"w-1": "attested", "w-2": "locked", "w-3": "locked", "w-4": "attested"}
+
+
+def test_a_policy_is_learned_and_activated(visit: Visit) -> None:
+    """From machines of a role, through the editor, stored, and in force for that role."""
+    alice = visit("alice")
+    page = alice.opens("/policies/learn")
+    page.get_by_label("Role", exact=True).select_option("worker-infra")
+    page.get_by_label("Name", exact=True).fill("infra")
+    alice.presses("Propose")
+    assert "A proposal from 2 machines" in alice.text()
+    with page.expect_navigation():
+        page.get_by_role("link", name="Go on in the editor").click()
+    alice.presses("Go on to store it")
+    alice.presses("Store it")
+    alice.opens("/policies/infra/1")
+    with page.expect_navigation():
+        page.get_by_role("link", name="Activate", exact=True).click()
+    page.get_by_label("Where").select_option("role")
+    page.get_by_label("Its name").fill("worker-infra")
+    alice.presses("Go on")
+    alice.presses("Activate")
+    assigned = alice.world.operator.call("GET", "/policies")["assignments"]
+    assert ("role", "worker-infra", "infra@1") in {(a["scope"], a["subject"], a["policy"]) for a in assigned}
+    alice.world.attest("infra-1", by_name["sb-on"])
+    machine = alice.world.operator.machine(alice.world.machines["infra-1"].machine_id)
+    assert (machine["trust"], machine["last_result"]["policy"]) == ("verified", "infra@1")
 
 
 def test_a_query_is_kept_and_others_find_it(visit: Visit) -> None:
@@ -164,7 +222,10 @@ def test_asking_needs_no_mouse(visit: Visit) -> None:
 
 
 def test_nothing_is_cut_off_when_text_is_twice_as_large(visit: Visit) -> None:
-    """No page is wider than its window: at 200 % of 1440 pixels, and on a telephone; tables scroll by themselves."""
+    """No page is wider than its window: at 200 % of 1440 pixels, and on a telephone; tables scroll by themselves.
+
+    Of the navigation, which scrolls too, one sees where one is.
+    """
     alice = visit("alice")
     paths, wide = (*alice.areas(), *alice.world.beyond()), []
     for width in (HALF, NARROW):
@@ -173,6 +234,8 @@ def test_nothing_is_cut_off_when_text_is_twice_as_large(visit: Visit) -> None:
             alice.opens(path)
             if over := alice.page.evaluate(WIDER):
                 wide.append(f"{path} at {width}: {over} pixels")
+            if not alice.page.evaluate(IS_IN_VIEW):
+                wide.append(f"{path} at {width}: where one is lies outside the window")
     assert wide == []
 
 

@@ -63,11 +63,22 @@ class World:
 
     def beyond(self) -> Sequence[str]:
         """Return addresses that no navigation leads to: one of each kind of page."""
+        failing, good, locked, waiting = (self.machines[n].machine_id for n in ("w-5", "w-1", "w-6", "w-9"))
         return [
             "/account",
-            f"/inbox/{self.machines['w-9'].machine_id}/approve",
+            f"/machines/{failing}",
+            *(
+                f"/machines/{good}?tab={tab}"
+                for tab in ("evidence", "identity", "configuration", "certificates")
+            ),
+            f"/machines/{locked}/revoke",
+            f"/inbox/{waiting}/approve",
             f"/approvals/{self.proposal}",
             f"/approvals/{self.proposal}/object",
+            "/policies/workers/1",
+            "/policies/learn",
+            "/policies/edit?from=workers@1",
+            "/policies/activate?policy=workers@1&scope=role&subject=worker-app",
         ]
 
     def close(self) -> None:

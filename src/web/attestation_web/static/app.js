@@ -78,6 +78,12 @@
   document.addEventListener("htmx:timeout", old);
   document.addEventListener("htmx:afterSettle", (event) => enhance(event.target.parentElement || document));
 
+  // Where one is can be seen, also where the navigation is wider than a telephone.
+  for (const here of all(".side [aria-current], .tabs [aria-current]")) {
+    const row = here.closest("ul");
+    row.scrollLeft = here.offsetLeft - row.offsetLeft - 16;
+  }
+
   enhance(document);
   // The script that draws is loaded by the pages that have charts, after this one.
   document.addEventListener("DOMContentLoaded", () => draw(document));
