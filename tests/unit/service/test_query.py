@@ -146,6 +146,28 @@ async def test_what_is_hidden_is_unknown_and_is_not_suggested(on_sqlite: Asking)
     assert "AuditLog" not in {each["text"] for each in tables.json()["completions"]}
 
 
+async def test_the_words_of_the_language_are_told(on_sqlite: Asking) -> None:
+    """In the schema as the language lists them; at the cursor as it completes them, also of what a stage has made."""
+    schema = (await on_sqlite("GET", "/schema", VIEWER)).json()
+    for kind, listed in (
+        ("operators", kql.operators()),
+        ("functions", kql.functions()),
+        ("aggregates", kql.aggregates()),
+    ):
+        told = [
+            (each["name"], each["written"], each["description"], each["aliases"]) for each in schema[kind]
+        ]
+        assert told == [(each.name, each.written, each.description, list(each.aliases)) for each in listed]
+    for typed, first in (
+        ("Machines | summarize dc", {"text": "dcount", "kind": "aggregate"}),
+        ("Machines | project rack = hostname | where ra", {"text": "rack", "kind": "column"}),
+    ):
+        # What stands behind the cursor is not yet there.
+        body = {"query": f"{typed} | take 1", "offset": len(typed)}
+        found = (await on_sqlite("POST", "/validate", VIEWER, body)).json()["completions"]
+        assert {"text": found[0]["text"], "kind": found[0]["kind"]} == first
+
+
 def add(tx: Tx, machines: int) -> None:
     for number in range(1, machines + 1):
         tx.machines.add(a_machine(number))

@@ -145,18 +145,23 @@ class QueryTableDetail(Wire):
 
 
 class QueryWord(Wire):
-    """A function or an operator of the language."""
+    """A function, an aggregate or an operator of the language."""
 
     name: str
+    written: str = Field(description="How it is written, with what it takes")
     description: str
+    aliases: list[str] = Field(default=[], description="What it is called too")
 
 
 class QuerySchema(Wire):
     """What the caller may ask."""
 
     tables: list[QueryTableDetail]
-    functions: list[QueryWord]
-    operators: list[QueryWord]
+    functions: list[QueryWord] = Field(description="Functions, and operators of values")
+    aggregates: list[QueryWord] = Field(
+        default=[], description="What `summarize` makes of the rows of a group"
+    )
+    operators: list[QueryWord] = Field(description="What a pipeline consists of")
 
 
 class SavedQueryRequest(Wire):

@@ -82,6 +82,8 @@ class PostgresLooker:
 
 
 _NAMED: Final = re.compile(r"%\((\w+)\)s|%%")
+_TYPED: Final[dict[type[object], str]] = {bool: "::boolean", float: "::double precision"}
+"""Of values that go over the wire as bits: where nothing around one says its type, the server takes it for text."""
 
 
 def _numbered(wanted: LookUp) -> tuple[str, list[object]]:
@@ -90,7 +92,9 @@ def _numbered(wanted: LookUp) -> tuple[str, list[object]]:
 
     def number(found: re.Match[str]) -> str:
         name = found[1]
-        return "%" if name is None else f"${order.setdefault(name, len(order) + 1)}"
+        if name is None:
+            return "%"
+        return f"${order.setdefault(name, len(order) + 1)}{_TYPED.get(type(wanted.parameters[name]), '')}"
 
     sql = _NAMED.sub(number, wanted.sql)
     return sql, [wanted.parameters[name] for name in order]

@@ -15,7 +15,6 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     Numeric,
-    Select,
     String,
     Table,
     TypeDecorator,
@@ -95,11 +94,12 @@ def kind_of(column: ColumnElement[Any]) -> Kind | None:
 
 def reads(catalog: Catalog, names: Iterable[str]) -> frozenset[tuple[str, str]]:
     """Return table and column of all that the tables called *names* are made of."""
-    found = {read for name in names for read in _columns(catalog[name].statement)}
+    found = {(each.table.name, each.name) for name in names for each in columns_of(catalog[name])}
     return frozenset(found) | UNNESTED
 
 
-def _columns(statement: Select[*tuple[Any, ...]]) -> Iterable[tuple[str, str]]:
-    for each in visitors.iterate(statement):
+def columns_of(table: kql.Table) -> Iterable[Column[Any]]:
+    """Return the columns of the database that *table* is made of."""
+    for each in visitors.iterate(table.statement):
         if isinstance(each, Column) and isinstance(each.table, Table):
-            yield each.table.name, each.name
+            yield each

@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
 from attestation.api import (
     QueryColumn,
+    QueryCompletion,
     QueryError,
     QueryPlan,
     QueryRender,
@@ -21,13 +23,14 @@ from attestation.api import (
     QueryTableDetail,
     QueryValidateRequest,
     QueryValidation,
+    QueryWord,
 )
 from attestation.errors import Forbidden, QueryInvalid
 from attestation.store import Found, LookUp, RateLimit, Tx
 from attestation_service import kql
 from attestation_service.auth import Operator, OperatorDep, Right
 from attestation_service.border import limits
-from attestation_service.query import catalog, words
+from attestation_service.query import catalog
 from attestation_service.query.columns import BUILT_IN
 from attestation_service.resources import Res, Resources
 
@@ -136,7 +139,7 @@ async def validate(request: QueryValidateRequest, *, res: Res, operator: Operato
     seen = seen_by(operator, res, at)
 
     def judge() -> QueryValidation:
-        fits = [] if request.offset is None else words.completions(request.query, request.offset, seen)
+        fits = [] if request.offset is None else _fitting(request.query, request.offset, seen)
         try:
             plan = kql.analyse(request.query, seen, at=at)
         except QueryInvalid as e:
@@ -166,6 +169,23 @@ async def schema(*, res: Res, operator: OperatorDep) -> QuerySchema:
             )
             for table in (seen[name] for name in seen)
         ],
-        functions=words.functions(),
-        operators=words.operators(),
+        functions=_words(kql.functions()),
+        aggregates=_words(kql.aggregates()),
+        operators=_words(kql.operators()),
     )
+
+
+def _words(described: Iterable[kql.Described]) -> list[QueryWord]:
+    return [
+        QueryWord(
+            name=each.name, written=each.written, description=each.description, aliases=list(each.aliases)
+        )
+        for each in described
+    ]
+
+
+def _fitting(text: str, offset: int, seen: kql.Catalog) -> list[QueryCompletion]:
+    return [
+        QueryCompletion(text=each.text, kind=each.kind.value, detail=each.detail)
+        for each in kql.complete(text, offset, seen)
+    ]
