@@ -18,7 +18,8 @@ from tests.fixtures.in_process import in_process_service
 from tests.fixtures.machine import Machine
 from tests.fixtures.web import AUDITOR, OPERATOR, VIEWER, Browser, Dashboard
 
-ACTS = ("approve", "reject", "unlock", "lock", "role", "redeliver", "labels", "revoke", "delete", "replace")
+ACTS = ("unlock", "lock", "role", "redeliver", "labels", "revoke", "delete", "replace")
+DECIDED = ("approve", "reject")
 PCR_POLICY = {
     "format": "itl-tpm-policy/1",
     "name": "strict",
@@ -126,14 +127,16 @@ def test_several_are_locked_after_one_question(dashboard: Dashboard) -> None:
     assert alice.get(f"/machines/lock?{many}").status_code == 422
 
 
-def test_several_are_approved_in_one_role(dashboard: Dashboard) -> None:
-    """Those that wait; each EK fingerprint stands on the page before."""
-    made = [dashboard.machine(seed, hw_serial=f"SN-{seed}") for seed in (1, 2)]
+def test_who_waits_is_decided_in_one_place(dashboard: Dashboard) -> None:
+    """The list and the machine lead to the inbox, whose form asks what the machine shows; there is no second one."""
+    made = dashboard.machine(1)
     alice = dashboard.browser()
-    path = "/machines/approve?" + "&".join(f"machine={m.machine_id}" for m in made)
-    assert all(m.ek_fingerprint in alice.page(path) for m in made)
-    assert alice.act(path, role="worker-app", cluster="default").status_code == 303
-    assert len(_names(alice.page("/machines?status=registered"))) == 2
+    assert 'formaction="/inbox/approve-several"' in alice.page("/machines")
+    for path in (
+        f"/machines/{made.machine_id}/approve",
+        f"/machines/{made.machine_id}/reject",
+    ):
+        assert alice.get(path).status_code == 404, path
 
 
 def test_one_machine_is_told_part_by_part(dashboard: Dashboard) -> None:
@@ -186,7 +189,8 @@ def test_only_what_the_status_allows_is_offered(dashboard: Dashboard) -> None:
 
     def offered(browser: Browser, machine: Machine) -> set[str]:
         page = browser.page(f"/machines/{machine.machine_id}")
-        return {a for a in ACTS if f"/machines/{machine.machine_id}/{a}" in page}
+        areas = {**dict.fromkeys(ACTS, "machines"), **dict.fromkeys(DECIDED, "inbox")}
+        return {a for a, area in areas.items() if f"/{area}/{machine.machine_id}/{a}" in page}
 
     alice, vera = dashboard.browser(), dashboard.browser("vera", rights=VIEWER)
     assert offered(alice, waits) == {"approve", "reject", "labels"}
@@ -210,7 +214,13 @@ def test_a_machine_goes_through_its_life(dashboard: Dashboard) -> None:
         assert re.search(r"Audit entry (?:<[^>]+>)?\d+", page), act
         return page
 
-    done("approve", role="worker-app", hostname="a-1", cluster_id="default")
+    admitted = {
+        "role": "worker-app",
+        "hostname": "a-1",
+        "cluster_id": "default",
+        "fingerprint": made.ek_fingerprint,
+    }
+    assert alice.act(f"/inbox/{made.machine_id}/approve", **admitted).status_code == 303
     made.attest()
     assert "a-1 is locked." in done("lock", reason="look")
     assert "is unlocked" in done("unlock")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from attestation.api import ApproveRequest, LabelsRequest, ReplaceRequest, RoleChangeRequest
+from attestation.api import LabelsRequest, ReplaceRequest, RoleChangeRequest
 from attestation.machines import TEES, Role, Status
 from attestation.machines.labels import parse_selector
 from attestation_web.extensions import kms
@@ -32,17 +32,20 @@ class Offer:
         words: On the button.
         kind: How the button looks.
         fits: Whether it can be done to a machine.
+        area: The pages on which it is done.
     """
 
     name: str
     words: str
     fits: Callable[[MachineDetail], bool]
     kind: str = ""
+    area: str = "machines"
 
 
 OFFERS: Final = (
-    Offer(name="approve", words="Approve", kind="primary", fits=lambda m: m.status in _PENDING),
-    Offer(name="reject", words="Reject", kind="danger", fits=lambda m: m.status in _PENDING),
+    # Decided where the evidence stands side by side, in one place: there the EK fingerprint is typed.
+    Offer(name="approve", words="Approve", kind="primary", fits=lambda m: m.status in _PENDING, area="inbox"),
+    Offer(name="reject", words="Reject", kind="danger", fits=lambda m: m.status in _PENDING, area="inbox"),
     Offer(name="unlock", words="Unlock", kind="primary", fits=lambda m: m.status is Status.LOCKED),
     Offer(name="lock", words="Lock", fits=lambda m: m.status is Status.ATTESTED),
     Offer(name="role", words="Change role", fits=lambda m: m.status in _ADMITTED),
@@ -93,67 +96,6 @@ def _act(machine: MachineDetail, **given: Any) -> Act:
         "fields": [REASON],
     }
     return Act(**(values | given))
-
-
-@page.act("/<machine_id>/approve", fresh=True)
-def approve(machine_id: str) -> Act:
-    """Admit a machine that waits."""
-    m = api().machine(machine_id)
-    return _act(
-        m,
-        title=f"Approve {name_of(m)}",
-        button="Approve",
-        will=[
-            "It is admitted in this role: with its first good attestation it gets its configuration and secrets.",
-            "Where the role needs several operators, this is your vote.",
-            "Compare the EK fingerprint with what the machine itself shows (attestation-agent identify).",
-        ],
-        fields=[
-            Field(
-                name="role",
-                label="Role",
-                kind="choice",
-                needed=True,
-                value=(m.desired_role or Role.GENERIC).value,
-                choices=ROLES,
-                help=f"It wishes to be {m.desired_role}." if m.desired_role else "",
-            ),
-            Field(name="hostname", label="Host name"),
-            Field(name="assigned_ip", label="Address with prefix length", help="For example 10.0.0.11/24."),
-            Field(name="cluster_id", label="Cluster", value=m.cluster_id, needed=True),
-            Field(name="accept_ek", label="Admit this EK by name: it goes on the allow-list", kind="check"),
-            REASON,
-        ],
-        do=lambda client, f: client.approve(
-            machine_id,
-            ApproveRequest(
-                role=Role(f["role"]),
-                hostname=f.get("hostname"),
-                assigned_ip=f.get("assigned_ip"),
-                cluster_id=f["cluster_id"],
-                accept_ek="accept_ek" in f,
-                reason=f.get("reason"),
-                expected_version=m.version,
-            ),
-        ),
-        did=lambda answer: f"{name_of(answer)} is admitted as {answer.role}; it attests by itself.",
-    )
-
-
-@page.act("/<machine_id>/reject")
-def reject(machine_id: str) -> Act:
-    """Refuse a machine that waits."""
-    m = api().machine(machine_id)
-    return _act(
-        m,
-        title=f"Reject {name_of(m)}",
-        button="Reject",
-        will=["It is refused and gets nothing.", "It can ask again only after its record is deleted."],
-        fields=[WHY],
-        dangerous=True,
-        do=lambda client, f: client.reject(machine_id, f["reason"]),
-        did=lambda answer: f"{name_of(answer)} is rejected.",
-    )
 
 
 @page.act("/<machine_id>/lock")

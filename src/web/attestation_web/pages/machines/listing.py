@@ -1,10 +1,8 @@
-"""`/machines`: filtered, sorted and paged by the service; in a file; several locked or approved at once."""
+"""`/machines`: filtered, sorted and paged by the service; in a file; several locked at once."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
@@ -13,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from flask import Response as FlaskResponse
 from flask import request, stream_with_context
 
-from attestation.api import ApproveRequest, PendingApproval
+from attestation.api import PendingApproval
 from attestation.api.operations import MachineSort, OperatorAPI
+from attestation.client.csv_line import csv_line
 from attestation.clock import rfc3339
 from attestation.errors import AttestationError, MachineUnknown, QueryInvalid, RequestInvalid
 from attestation.machines import Role, Status, Trust
@@ -242,18 +241,14 @@ def export() -> Response:
     )
 
 
-def _line(values: Any) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\r\n").writerow(map(_cell, values))
-    return out.getvalue()
+def _line(values: Iterable[object]) -> str:
+    return csv_line(map(_cell, values))
 
 
 def _cell(value: object) -> str:
-    """Return a value as a spreadsheet shows it: what a machine says of itself is no formula there."""
     if value is None:
         return ""
-    text = rfc3339(value) if isinstance(value, datetime) else str(value)
-    return f"'{text}" if text[:1] in "=+-@\t\r" and text else text
+    return rfc3339(value) if isinstance(value, datetime) else str(value)
 
 
 def _several(verb: str, wanted: Status) -> list[MachineDetail]:
@@ -316,47 +311,4 @@ def lock_several() -> Act:
         did="; ".join,
         back="/machines?status=locked",
         dangerous=True,
-    )
-
-
-@page.act("/approve", fresh=True)
-def approve_several() -> Act:
-    """Approve the chosen machines in one role."""
-    machines = _several("approve", Status.PENDING_APPROVAL)
-    return Act(
-        title=f"Approve {len(machines)} machines",
-        button="Approve them",
-        will=[
-            "Each of them is admitted in this role, without a host name, and attests from then on.",
-            "Where the role needs several operators, this is your vote for each.",
-            "Compare each EK fingerprint with what you bought before you press the button.",
-        ],
-        facts=[(f"{name_of(m)}, {m.assurance}", m.ek_fingerprint) for m in machines],
-        fields=[
-            Field(name="machines", label="", kind="hidden", value=" ".join(m.machine_id for m in machines)),
-            Field(
-                name="role",
-                label="Role",
-                kind="choice",
-                needed=True,
-                value=(machines[0].desired_role or Role.GENERIC).value,
-                choices=[(role.value, role.value) for role in Role],
-            ),
-            Field(name="cluster", label="Cluster", value=machines[0].cluster_id, needed=True),
-            Field(name="reason", label="Reason"),
-        ],
-        do=_each(
-            machines,
-            lambda client, m, filled: client.approve(
-                m.machine_id,
-                ApproveRequest(
-                    role=Role(filled["role"]),
-                    cluster_id=filled["cluster"],
-                    reason=filled.get("reason"),
-                    expected_version=m.version,
-                ),
-            ),
-        ),
-        did="; ".join,
-        back="/machines",
     )
