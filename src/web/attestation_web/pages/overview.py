@@ -66,7 +66,7 @@ def show() -> Response:
         ),
         roles=_roles(stats),
         trusts=donut(
-            "Trust in attested machines",
+            "Trust in all machines",
             [
                 (badge(t).text, n, badge(t).look, f"/machines?trust={t.value}")
                 for t, n in stats.by_trust.items()
