@@ -48,9 +48,13 @@ class QueryRequest(Wire):
     """What is asked."""
 
     query: QueryText
-    rows: int = Field(default=1000, ge=1, le=MAX_QUERY_ROWS, description="Most rows to answer with")
+    rows: int = Field(
+        default=1000, ge=1, le=MAX_QUERY_ROWS, strict=True, description="Most rows to answer with"
+    )
     explain: bool = Field(
-        default=False, description="For auditors: say how the database would run it, and do not run it"
+        default=False,
+        strict=True,
+        description="For auditors: say how the database would run it, and do not run it",
     )
 
 
@@ -96,6 +100,7 @@ class QueryValidateRequest(Wire):
         default=None,
         ge=0,
         le=MAX_QUERY_BYTES,
+        strict=True,
         description="Where the cursor stands, in characters: asks what fits there",
     )
 
@@ -169,7 +174,7 @@ class SavedQueryRequest(Wire):
 
     query: QueryText
     description: str | None = Field(default=None, max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")
-    shared: bool = Field(default=False, description="Everybody who may ask sees it")
+    shared: bool = Field(default=False, strict=True, description="Everybody who may ask sees it")
 
 
 class SavedQueryDetail(Wire):
