@@ -19,6 +19,7 @@ from attestation.api.operations import ClusterAPI, ExtensionAPI, NodeAPI, Operat
 from attestation.client import APIError, ControllerClient, NodeClient, OperatorClient, PublicClient
 from attestation_service import extensions
 from attestation_service.app import create_app
+from attestation_service.reports.routes import reports
 from attestation_service.routers import ROUTERS
 from tests.fixtures.over_httpx import answering
 from tests.unit.service.conftest import settings_for
@@ -48,7 +49,7 @@ WORDED = {
 
 ROUTES = {
     route.operation_id: route
-    for router in (*ROUTERS, extensions.load(SETTINGS).routers[0])
+    for router in (*ROUTERS, reports(), extensions.load(SETTINGS).routers[0])
     for route in router.routes
     if isinstance(route, APIRoute) and route.include_in_schema
 }

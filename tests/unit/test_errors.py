@@ -179,6 +179,16 @@ def test_hardware_says_how_it_failed() -> None:
     assert (told.fault, str(told)) == ("absent", "device-absent: no such device")
 
 
+@pytest.mark.parametrize("meant", [None, "Machines"])
+def test_a_query_is_refused_with_its_place(meant: str | None) -> None:
+    """Line, column, how long it is, and what was probably meant."""
+    told = errors.QueryInvalid("unknown table", line=2, column=3, length=8, suggestion=meant)
+    assert (told.message, told.line, told.column, told.length) == ("unknown table", 2, 3, 8)
+    assert told.suggestion == meant
+    words = "; did you mean Machines?" if meant else ""
+    assert str(told) == f"line 2, column 3: unknown table{words}"
+
+
 def test_a_refused_command_says_which_and_why() -> None:
     """Name, words and number."""
     error = TPMResponseError("TPM2_Quote", 0x921, "authorisations are locked out")

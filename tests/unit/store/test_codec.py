@@ -91,10 +91,13 @@ BY_HAND = {
     "Capture": "of several tables",
     "Countersignature": "four columns of five",
     "DeadLetter": "a codec reads its event",
+    "Expiring": "a count and the first",
     "ListedCertificate": "three columns of a certificate",
     "Mark": "two columns of a row",
+    "Oldest": "three columns of a machine",
     "Page": "its cursor is of a row",
     "Pending": "a count and a sum",
+    "Waiting": "counts by age, and the first",
 }
 """What the store makes of a row's columns by their place."""
 
