@@ -57,7 +57,7 @@ class Plugins:
             raise
         # The code of strangers may do anything while it is imported: try to end the program, or panic in what was
         # compiled for it, which is no `Exception`.
-        except BaseException as e:  # noqa: BLE001 -- see above
+        except BaseException as e:  # noqa: BLE001 -- code of strangers may raise anything
             self._tell(name, f"{point.value} cannot be loaded: {type(e).__name__}: {e}")
             return None
         if not isinstance(command, click.Command):

@@ -47,7 +47,7 @@ class Release:
     async def read_shared(
         self,
         name: str,
-        request: MachineRequest,  # noqa: ARG002 -- likewise
+        request: MachineRequest,  # noqa: ARG002 -- the proof, which the service took
         machine: AttestedMachine,
     ) -> Sealed:
         """Give a machine a shared secret, sealed to it, for a fresh quote."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import sqlalchemy as sa
 
 from attestation_service.kql import times
@@ -77,7 +79,13 @@ def _to_dynamic(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
     return value.sql if value.kind is Kind.DYNAMIC else dialect.parse_json(value.sql)
 
 
-def _number(name: str, kind: Kind, article: str, build: object, aliases: tuple[str, ...] = ()) -> Function:
+def _number(
+    name: str,
+    kind: Kind,
+    article: str,
+    build: Callable[[Dialect, tuple[Argument, ...]], SQL],
+    aliases: tuple[str, ...] = (),
+) -> Function:
     return Function(
         name=name,
         aliases=aliases,
@@ -86,7 +94,7 @@ def _number(name: str, kind: Kind, article: str, build: object, aliases: tuple[s
         naming=Naming.AS_ARGUMENT,
         nullable=True,
         description=f"The value as {article} {kind}; null where it is none.",
-        build=build,  # type: ignore[arg-type]
+        build=build,
     )
 
 

@@ -86,6 +86,7 @@ def analyse(text: str, catalog: Catalog, *, at: datetime, limits: Limits = Limit
 def compiled(plan: Plan, dialect: DialectName, *, rows: int | None = None) -> Statement:
     """Write a plan for a database; at most so many rows, where a number is given."""
     ours = SQLite() if dialect == "sqlite" else PostgreSQL()
+    # The dialects of SQLAlchemy have no types on their constructors.
     theirs = SQLiteDialect_pysqlite(paramstyle="named") if dialect == "sqlite" else PGDialect_psycopg()  # type: ignore[no-untyped-call]
     compiler = Compiler(ours)
     written = compiler.statement(plan.rows, rows).compile(dialect=theirs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -160,11 +160,12 @@ class Sessions:
 
     def close_of(self, *, subject: str | None, sid: str | None) -> int:
         """End what the provider ended: its session *sid*, or without one all of a person; return how many."""
-        ends: Callable[[Session], bool]
-        if sid is not None:
-            ends = lambda kept: kept.sid == sid and subject in (None, kept.subject)  # noqa: E731
-        else:
-            ends = lambda kept: kept.subject == subject  # noqa: E731
+
+        def ends(kept: Session) -> bool:
+            if sid is None:
+                return kept.subject == subject
+            return kept.sid == sid and subject in (None, kept.subject)
+
         with self._lock:
             over = [key for key, kept in self._kept.items() if ends(kept)]
             for key in over:
