@@ -17,9 +17,11 @@ import socket
 import socketserver
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +39,8 @@ REQUEST_SECONDS: Final = 5.0
 TOLD_SECONDS: Final = 60.0
 """So often the log is told that users were refused: anybody here may connect, as often as they like."""
 AT_ONCE: Final = 16
+SENT_AWAY: Final = 64
+"""So many of those that were sent away are kept open at most."""
 ENDED: Final = frozenset({"locked", "revoked"})
 """What the state directory says of a machine that gets no token."""
 
@@ -118,6 +122,7 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self._path = path
         self._busy = threading.BoundedSemaphore(AT_ONCE)
         self._refused, self._told_at = 0, -TOLD_SECONDS
+        self._sent_away: deque[tuple[float, socket.socket]] = deque()
         try:
             # Who swaps the socket gives out tokens of another machine.
             clear_place(path, directory_mode=0o755)
@@ -127,21 +132,36 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         except OSError as e:
             raise UsageError(f"socket {path}: {e.strerror}") from e
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 -- the library's signature
-        """Say whether who connected may ask."""
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer who may ask, in a thread; send others away."""
         user = user_of(request)
-        if user in self._users and self._busy.acquire(blocking=False):
-            return True
         if user not in self._users:
             self._tell_refused(user)
+            self._send_away(request, HTTPStatus.FORBIDDEN)
+        elif not self._busy.acquire(blocking=False):
+            self._send_away(request, HTTPStatus.SERVICE_UNAVAILABLE)
+        else:
+            super().process_request(request, client_address)
+
+    def _send_away(self, request: socket.socket, status: HTTPStatus) -> None:
+        """Say so, and close *request* only after the time that a request may take.
+
+        A client that still sends would find the pipe broken, and never read why.
+        """
         with contextlib.suppress(OSError):
-            request.settimeout(1)
+            request.setblocking(False)
             request.sendall(
-                b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-                if user not in self._users
-                else b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+                f"HTTP/1.1 {status} {status.phrase}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode()
             )
-        return False
+            request.shutdown(socket.SHUT_WR)
+        self._sent_away.append((time.monotonic() + REQUEST_SECONDS, request))
+
+    def service_actions(self) -> None:
+        """Close those that were sent away long enough ago, and the oldest where there are too many."""
+        while self._sent_away and (
+            len(self._sent_away) > SENT_AWAY or self._sent_away[0][0] <= time.monotonic()
+        ):
+            self.close_request(self._sent_away.popleft()[1])
 
     def _tell_refused(self, user: int) -> None:
         """Log that *user* was refused, and how many were since the last line."""
@@ -160,6 +180,12 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             super().process_request_thread(request, client_address)
         finally:
             deadline.cancel()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Read one and answer it; a client that sees its end finds a place again."""
+        try:
+            super().finish_request(request, client_address)
+        finally:
             self._busy.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -168,6 +194,8 @@ class Endpoint(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     def close(self) -> None:
         """Stop listening."""
         self.server_close()
+        while self._sent_away:
+            self.close_request(self._sent_away.popleft()[1])
         self._path.unlink(missing_ok=True)
 
 

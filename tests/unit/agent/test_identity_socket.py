@@ -25,6 +25,17 @@ from tests.unit.agent.world import Clock, Events
 
 AT = datetime(2026, 11, 23, 12, tzinfo=UTC)
 LIFE = timedelta(minutes=10)
+LONG_SECONDS = 60.0
+
+
+def until_broken(connection: socket.socket) -> None:
+    """Send on until the other side has closed it."""
+    end = time.monotonic() + LONG_SECONDS / 2
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while True:
+            connection.sendall(b"G")
+            assert time.monotonic() < end, "it is still open"
+            time.sleep(0.02)
 
 
 class Desk:
@@ -122,8 +133,9 @@ def test_a_service_that_gives_none_is_told(desk: Desk) -> None:
 
 @pytest.mark.threat("T253")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as somebody else")
-def test_only_those_may_ask_who_are_named(desk: Desk) -> None:
+def test_only_those_may_ask_who_are_named(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the word of the kernel, before a byte is read."""
+    monkeypatch.setattr(identity_socket, "REQUEST_SECONDS", LONG_SECONDS)
 
     def as_user(user: int) -> str:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -133,9 +145,7 @@ def test_only_those_may_ask_who_are_named(desk: Desk) -> None:
                 connection.connect(str(desk.path))
             finally:
                 os.seteuid(0)
-            # Whoever may not ask may have been told so before.
-            with contextlib.suppress(BrokenPipeError):
-                connection.sendall(b"GET /token?audience=openbao HTTP/1.0\r\n\r\n")
+            connection.sendall(b"GET /token?audience=openbao HTTP/1.0\r\n\r\n")
             return connection.recv(100).split()[1].decode()
 
     desk.users = user_ids(["4711"])
@@ -160,30 +170,73 @@ def test_the_directory_is_nobody_elses(desk: Desk) -> None:
         Endpoint(Path("/" + "x" * 120), Tokens(desk.ask, [], status=str, clock=desk.clock), [], desk.log)
 
 
-def test_who_says_nothing_is_sent_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one too many is told to come again."""
-    monkeypatch.setattr(identity_socket._Handler, "timeout", 0.3)
+@pytest.fixture
+def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request at once; who has the place keeps it until a test says otherwise."""
     monkeypatch.setattr(identity_socket, "AT_ONCE", 1)
-    with serving(desk.endpoint()):
-        silent = socket.socket(socket.AF_UNIX)
+    monkeypatch.setattr(identity_socket, "REQUEST_SECONDS", LONG_SECONDS)
+    monkeypatch.setattr(identity_socket._Handler, "timeout", LONG_SECONDS)
+
+
+@pytest.mark.usefixtures("one_at_once")
+def test_one_too_many_is_told_to_come_again(desk: Desk) -> None:
+    """Until there is a place: the one before went away."""
+    with serving(desk.endpoint()), socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(desk.path))
-        silent.settimeout(10)
         assert desk.get()[0] == 503
+        silent.shutdown(socket.SHUT_WR)
         assert silent.recv(1) == b""
-        silent.close()
+        assert desk.get()[0] == 200
+
+
+def test_who_is_sent_away_may_send_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a client that is slow finds the pipe broken instead of its answer; not without end, and not too many."""
+    monkeypatch.setattr(identity_socket, "AT_ONCE", 0)
+    monkeypatch.setattr(identity_socket, "SENT_AWAY", 2)
+    with serving(desk.endpoint()), contextlib.ExitStack() as stack:
+
+        def connected() -> socket.socket:
+            connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+            connection.settimeout(LONG_SECONDS)
+            connection.connect(str(desk.path))
+            return connection
+
+        monkeypatch.setattr(identity_socket, "REQUEST_SECONDS", 0.0)
+        until_broken(connected())
+        monkeypatch.setattr(identity_socket, "REQUEST_SECONDS", LONG_SECONDS)
+        first = connected()
+        assert first.recv(100).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert first.recv(1) == b""
+        first.sendall(b"GET /token?audience=openbao HTTP/1.1\r\n")
+        second, _third = connected(), connected()
+        until_broken(first)
+        second.sendall(b"G")
+
+
+@pytest.mark.usefixtures("one_at_once")
+def test_who_says_nothing_is_sent_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read has a time of its own."""
+    with serving(desk.endpoint()), socket.socket(socket.AF_UNIX) as silent:
+        monkeypatch.setattr(identity_socket._Handler, "timeout", 0.1)
+        silent.settimeout(LONG_SECONDS / 2)
+        silent.connect(str(desk.path))
+        assert silent.recv(1) == b""
+        monkeypatch.setattr(identity_socket._Handler, "timeout", LONG_SECONDS)
         assert desk.get()[0] == 200
 
 
 @pytest.mark.threat("T253")
+@pytest.mark.usefixtures("one_at_once")
 def test_who_drips_is_sent_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is that of the whole request: else one listed user keeps the others out."""
-    monkeypatch.setattr(identity_socket, "REQUEST_SECONDS", 0.5)
     with serving(desk.endpoint()), socket.socket(socket.AF_UNIX) as dripping:
+        monkeypatch.setattr(identity_socket, "REQUEST_SECONDS", 0.5)
+        dripping.settimeout(LONG_SECONDS)
         dripping.connect(str(desk.path))
-        began = time.monotonic()
-        with contextlib.suppress(BrokenPipeError):
-            while time.monotonic() - began < 10:
-                dripping.sendall(b"G")
-                time.sleep(0.1)
-        assert time.monotonic() - began < 10
+        until_broken(dripping)
+        # Nothing more is heard of it; then it is answered, and closed.
+        with contextlib.suppress(ConnectionResetError):
+            while dripping.recv(1000):
+                pass
+        monkeypatch.setattr(identity_socket, "REQUEST_SECONDS", LONG_SECONDS)
         assert desk.get()[0] == 200
