@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 import kopf
 from lightkube.config.kubeconfig import SingleConfig
@@ -25,8 +26,6 @@ STOP_SECONDS: Final = 20.0
 
 WATCH_SECONDS: Final = 300
 """After so long the API server ends a watch, and it is begun anew where it ended."""
-
-CLOSE_SECONDS: Final = 0.25
 
 IDLE_SECONDS: Final = 0.1
 """How long kopf keeps the task of an object, and with it the object as it was seen, after nothing more came of it."""
@@ -103,6 +102,31 @@ def connection(config: SingleConfig) -> kopf.ConnectionInfo:
     )
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that leaves no connection behind.
+
+    A watch that kopf ends is closed politely: asyncio then waits for the API server to say that it closes too (TLS
+    close_notify), and nothing waits for that. A server that is slow would leave a socket without a loop.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: WeakSet[asyncio.Transport] = WeakSet()
+
+    async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        transport, protocol = await super().create_connection(*args, **kwargs)
+        self._made.add(transport)
+        return transport, protocol
+
+    def close(self) -> None:
+        for each in self._made:
+            each.abort()
+        # What was aborted closes its socket in the next turn.
+        self.call_soon(self.stop)
+        self.run_forever()
+        super().close()
+
+
 class Watcher:
     """kopf on its thread, until it is stopped or ends by itself.
 
@@ -132,22 +156,19 @@ class Watcher:
                 ended.set_result(None) if error is None else ended.set_exception(error)
 
         async def watch() -> None:
-            try:
-                await kopf.operator(
-                    standalone=True,
-                    clusterwide=True,
-                    stop_flag=self._stop,
-                    settings=settings(self._kinds),
-                    registry=registry(self._kinds, tell, self._login),
-                )
-            finally:
-                # Connections of TLS close a moment after the session that had them (aiohttp).
-                await asyncio.sleep(CLOSE_SECONDS)
+            await kopf.operator(
+                standalone=True,
+                clusterwide=True,
+                stop_flag=self._stop,
+                settings=settings(self._kinds),
+                registry=registry(self._kinds, tell, self._login),
+            )
 
         def work() -> None:
             error: BaseException | None = None
             try:
-                asyncio.run(watch())
+                with asyncio.Runner(loop_factory=_Loop) as runner:
+                    runner.run(watch())
             except BaseException as e:  # noqa: BLE001 -- the border of the thread: whoever waits is told
                 error = e
             if not loop.is_closed():
