@@ -51,6 +51,26 @@ def config_from(kubeconfig: Path | None) -> SingleConfig:
     return found
 
 
+class _Transport(httpx.AsyncHTTPTransport):
+    """The network, without a connection that is left open where a request is cancelled in its TLS handshake.
+
+    httpcore closes one whose handshake fails, and forgets one whose handshake is cancelled.
+    """
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        connected: Any = None
+
+        async def trace(event: str, info: Mapping[str, Any]) -> None:
+            nonlocal connected
+            if event == "connection.connect_tcp.complete":
+                connected = info["return_value"]
+            elif event == "connection.start_tls.failed":
+                await connected.aclose()
+
+        request.extensions["trace"] = trace
+        return await super().handle_async_request(request)
+
+
 class KubernetesCluster:
     """The API server, with one identity. To be made and used on one event loop.
 
@@ -61,6 +81,14 @@ class KubernetesCluster:
 
     def __init__(self, config: SingleConfig, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         timeout = httpx.Timeout(TIMEOUT_SECONDS)
+        if transport is None:
+            assert config.user is not None
+            transport = _Transport(
+                verify=client_adapter.verify_cluster(
+                    config.cluster, config.user, config.abs_file, trust_env=False
+                ),
+                trust_env=False,
+            )
         self._client = AsyncClient(
             config, timeout=timeout, trust_env=False, transport=transport, field_manager=MANAGER
         )
