@@ -29,16 +29,25 @@ def keep(store: Store, *queries: SavedQuery) -> None:
         store.write_sync(lambda tx, saved=each: tx.saved_queries.put(saved))  # type: ignore[misc]
 
 
+def got(store: Store, owner: str, name: str = "stale") -> SavedQuery | None:
+    found = store.read_sync(lambda tx: tx.saved_queries.get(owner, name))
+    return None if found is None else found[1]
+
+
+def give(store: Store, number: int, to: str) -> None:
+    store.write_sync(lambda tx: tx.saved_queries.give(number, f"issuer#{to}", to, NOW + timedelta(1)))
+
+
 def test_who_saves_again_changes_what_is_theirs_alone(store: Store) -> None:
     """Since when it is there stays; nobody else's of the same name is touched."""
     mine, theirs = a_query(), a_query("issuer#bob", query="Events")
     later = a_query(query="Machines | count", description="all", shared=True, updated_at=NOW + timedelta(1))
     keep(store, mine, theirs)
-    assert store.read_sync(lambda tx: tx.saved_queries.get(mine.owner, "stale")) == mine
+    assert got(store, mine.owner) == mine
     keep(store, replace(later, created_at=NOW + timedelta(1)))
-    assert store.read_sync(lambda tx: tx.saved_queries.get(mine.owner, "stale")) == later
-    assert store.read_sync(lambda tx: tx.saved_queries.get("issuer#bob", "stale")) == theirs
-    assert store.read_sync(lambda tx: tx.saved_queries.get("issuer#bob", "other")) is None
+    assert got(store, mine.owner) == later
+    assert got(store, "issuer#bob") == theirs
+    assert got(store, "issuer#bob", "other") is None
 
 
 def test_each_sees_theirs_and_what_is_shared(store: Store) -> None:
@@ -54,7 +63,7 @@ def test_each_sees_theirs_and_what_is_shared(store: Store) -> None:
     def seen(owner: str, most: int = 9) -> list[tuple[str, str]]:
         return [
             (each.owner, each.name)
-            for each in store.read_sync(lambda tx: tx.saved_queries.visible(owner, most))
+            for _, each in store.read_sync(lambda tx: tx.saved_queries.visible(owner, most))
         ]
 
     alice, bob = "issuer#alice", "issuer#bob"
@@ -71,3 +80,36 @@ def test_who_removes_one_removes_theirs(store: Store) -> None:
     assert store.write_sync(lambda tx: tx.saved_queries.remove("issuer#alice", "stale"))
     assert not store.write_sync(lambda tx: tx.saved_queries.remove("issuer#alice", "stale"))
     assert store.read_sync(lambda tx: tx.saved_queries.get("issuer#bob", "stale")) is not None
+
+
+def test_a_view_is_listed_with_views_alone(store: Store) -> None:
+    """And stays one where somebody saves a query in its place: what is kept under a name keeps its kind."""
+    keep(store, a_query(name="q"), a_query(name="v", kind="view", query="status=locked"))
+    seen = {
+        kind: store.read_sync(lambda tx, kind=kind: tx.saved_queries.visible("issuer#alice", 9, kind))  # type: ignore[misc]
+        for kind in ("query", "view")
+    }
+    assert {kind: [each.name for _, each in rows] for kind, rows in seen.items()} == {
+        "query": ["q"],
+        "view": ["v"],
+    }
+    keep(store, a_query(name="v", query="status=revoked"))
+    kept = got(store, "issuer#alice", "v")
+    assert kept is not None
+    assert (kept.kind, kept.query) == ("view", "status=revoked")
+
+
+def test_what_is_shared_can_be_given_to_another(store: Store) -> None:
+    """By its number; what somebody keeps to themselves is not found by it."""
+    keep(store, a_query(name="mine"), a_query(name="ours", shared=True))
+    numbers = {
+        each.name: number
+        for number, each in store.read_sync(lambda tx: tx.saved_queries.visible("issuer#alice", 9))
+    }
+    assert store.read_sync(lambda tx: tx.saved_queries.shared(numbers["mine"])) is None
+    for number in numbers.values():
+        give(store, number, "bob")
+    given = got(store, "issuer#bob", "ours")
+    assert given == a_query("issuer#bob", "ours", shared=True, updated_at=NOW + timedelta(1))
+    assert got(store, "issuer#alice", "mine") is not None
+    assert got(store, "issuer#bob", "mine") is None

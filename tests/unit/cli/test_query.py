@@ -45,6 +45,8 @@ def kept(name: str, owner: str = "anna", *, mine: bool = True, shared: bool = Fa
         "query": f"Machines | where hostname == '{owner}'",
         "description": None,
         "shared": shared,
+        "kind": "query",
+        "id": 7,
         "created_at": "2026-11-21T04:00:00Z",
         "updated_at": "2026-11-21T04:00:00Z",
     }
@@ -168,7 +170,9 @@ def test_queries_are_kept_listed_and_forgotten() -> None:
     )
     done = run(service, "Machines", "--save", "stale", "--share", "--describe", "for the morning")
     assert done.stdout == "stale: kept; everybody who may ask sees it\n"
-    assert asked(service) == [{"query": "Machines", "description": "for the morning", "shared": True}]
+    assert asked(service) == [
+        {"query": "Machines", "description": "for the morning", "shared": True, "kind": "query"}
+    ]
     assert [line.split()[:3] for line in run(service, "--list").stdout.splitlines()[1:]] == [
         ["a", "you", "no"],
         ["a", "bob", "yes"],
@@ -178,6 +182,24 @@ def test_queries_are_kept_listed_and_forgotten() -> None:
         "DELETE",
         "/api/v1/query/saved/stale",
     )
+
+
+def test_what_somebody_shares_is_taken_over_or_forgotten() -> None:
+    """With its owner before its name it is theirs that is meant, by its number."""
+    service = answering(
+        {
+            ("GET", "/query/saved"): {
+                "queries": [kept("a"), kept("a", "bob", mine=False, shared=True) | {"id": 9}]
+            },
+            ("POST", "/query/shared/9/take-over"): kept("a", shared=True),
+        }
+    )
+    assert run(service, "--take-over", "bob/a").stdout == "a: yours\n"
+    assert run(service, "--delete", "bob/a").stdout == "bob/a: forgotten\n"
+    assert [(r.method, r.url.path) for r in service.requests if r.method != "GET"] == [
+        ("POST", "/api/v1/query/shared/9/take-over"),
+        ("DELETE", "/api/v1/query/shared/9"),
+    ]
 
 
 def test_mine_goes_before_what_others_share() -> None:

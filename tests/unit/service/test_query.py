@@ -572,6 +572,81 @@ async def test_tables_of_our_extensions_can_be_asked(start: Starter) -> None:
     assert all(each["description"] for each in theirs["columns"])
 
 
+# ---------------------------------------------------------------- kept views
+
+
+async def test_a_view_is_kept_beside_queries(on_sqlite: Asking) -> None:
+    """In the words of `GET /machines`; it has the names of queries, and is listed apart."""
+    view = "status=locked&cluster_id=east&labels=rack%3D4&sort=-last_result_at&column=machine&where=alarm+%21%3D+%27%27"
+    made = await on_sqlite("PUT", "/saved/locked", VIEWER, {"kind": "view", "query": view})
+    assert made.status_code == 200, made.text
+    await on_sqlite("PUT", "/saved/all", VIEWER, {"query": "Machines"})
+
+    async def names(kind: str) -> list[str]:
+        return [each["name"] for each in (await on_sqlite("GET", f"/saved{kind}", VIEWER)).json()["queries"]]
+
+    assert await names("") == await names("?kind=query") == ["all"]
+    assert await names("?kind=view") == ["locked"]
+    other = await on_sqlite("PUT", "/saved/locked", VIEWER, {"query": "Machines"})
+    assert (other.status_code, code(other)) == (409, "already-exists")
+    told = "AuditLog | where action == 'query_save' | project detail"
+    assert ["view locked, for themselves"] in await on_sqlite.rows(told, AUDITOR)
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        ("", "200"),
+        ("status=odd", "request-invalid"),
+        ("trust=odd", "request-invalid"),
+        ("sort=ek_fingerprint", "request-invalid"),
+        ("labels=%3D%3D", "request-invalid"),
+        ("page=2", "request-invalid"),
+        ("q=a&q=b", "request-invalid"),
+        ("status", "request-invalid"),
+        ("where=statu+%3D%3D+1", "query-invalid"),
+        ("where=true%29+%7C+take+%281", "query-invalid"),
+    ],
+)
+async def test_no_view_is_kept_that_nobody_can_open(on_sqlite: Asking, view: str, expected: str) -> None:
+    """Each word is one that the list takes, once, and its expression one that can be asked."""
+    answer = await on_sqlite("PUT", "/saved/v", OPERATOR, {"kind": "view", "query": view})
+    assert expected in (str(answer.status_code), answer.json().get("type", "").rpartition(":")[2]), (
+        answer.text
+    )
+
+
+async def test_operators_end_or_take_over_what_is_shared(on_sqlite: Asking) -> None:
+    """Of who left. What somebody keeps to themselves they do not find, and viewers may not."""
+    for name, shared in (("a", True), ("b", True), ("mine", False)):
+        kept = await on_sqlite("PUT", f"/saved/{name}", VIEWER, {"query": "Machines", "shared": shared})
+        assert kept.status_code == 200
+    ids = {q["name"]: q["id"] for q in (await on_sqlite("GET", "/saved", VIEWER)).json()["queries"]}
+
+    async def act(method: str, path: str, who: frozenset[Duty]) -> tuple[int, str | None]:
+        answer = await on_sqlite(method, f"/shared/{path}", who)
+        return answer.status_code, code(answer) if answer.status_code >= 400 else None
+
+    take = f"{ids['a']}/take-over"
+    assert await act("POST", take, VIEWER) == (403, "forbidden")
+    assert await act("DELETE", str(ids["b"]), VIEWER) == (403, "forbidden")
+    assert await act("POST", f"{ids['mine']}/take-over", OPERATOR) == (404, "query-unknown")
+    assert await act("DELETE", str(ids["mine"]), OPERATOR) == (404, "query-unknown")
+    await on_sqlite("PUT", "/saved/a", OPERATOR, {"query": "Events"})
+    assert await act("POST", take, OPERATOR) == (409, "already-exists")
+    await on_sqlite("DELETE", "/saved/a", OPERATOR)
+    assert await act("POST", take, OPERATOR) == (200, None)
+    assert await act("DELETE", str(ids["b"]), OPERATOR) == (204, None)
+    seen = (await on_sqlite("GET", "/saved", OPERATOR)).json()["queries"]
+    assert [(q["name"], q["owner"], q["mine"], q["shared"]) for q in seen] == [("a", "operator", True, True)]
+    told = "AuditLog | where action in ('query_take_over', 'query_delete') | sort by id asc | project actor, detail"
+    assert await on_sqlite.rows(told, AUDITOR) == [
+        ["operator", "a"],
+        ["operator", "a, of viewer"],
+        ["operator", "b, of viewer"],
+    ]
+
+
 # ---------------------------------------------------------------- the page
 
 

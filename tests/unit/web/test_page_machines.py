@@ -6,6 +6,7 @@ Against the real service in this process, with machines whose TPM is software.
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 from pathlib import Path
@@ -90,6 +91,38 @@ def test_an_expression_finds_machines_and_reaches_no_further(dashboard: Dashboar
     escaped = alice.page("/machines?where=true)+%7C+take+1+%7C+where+(true")
     assert 'id="where-fault"' in escaped or len(_names(escaped)) <= 1
     assert 'name="where"' not in _browser(dashboard, "read").page("/machines")
+
+
+def test_a_view_is_kept_and_opened_without_a_script(dashboard: Dashboard) -> None:
+    """Filters, order and columns come back as they were; the list names the view; its owner forgets it."""
+    _attested(dashboard, 1, hostname="a-1")
+    dashboard.machine(2, hw_serial="SN-2")
+    alice, vera = dashboard.browser(), dashboard.browser("vera", rights=VIEWER)
+    asked = "status=attested&cluster=default&sort=-seen&column=machine&column=ek&where="
+    keep = re.search(r'href="(/machines/views/save[^"]*)"', alice.page(f"/machines?{asked}&after="))
+    assert keep is not None
+    form = html.unescape(keep[1])
+    assert "<dd>-last_result_at</dd>" in alice.page(form)
+    kept = re.search(r'name="kept" value="([^"]*)"', alice.page(form))
+    assert kept is not None
+    saved = alice.act(form, name="mine", shared="yes", kept=html.unescape(kept[1]))
+    assert saved.status_code == 303
+    page = alice.page("/machines/views")
+    assert "The view mine is kept, and shared." in page
+    number = re.search(r'<option value="([0-9]+)">mine', alice.page("/machines"))
+    assert number is not None
+    opened = vera.get(f"/machines/views/open?view={number[1]}")
+    place = opened.headers["Location"]
+    assert place == (
+        f"/machines?status=attested&cluster=default&sort=-seen&column=machine&column=ek&view={number[1]}"
+    )
+    shown = vera.page(place)
+    assert f'<option value="{number[1]}" selected>mine<' in shown
+    assert _names(shown) == ["a-1"]
+    assert vera.get("/machines/views/open?view=").headers["Location"] == "/machines"
+    assert vera.get("/machines/views/open?view=99").status_code == 422
+    assert alice.act("/machines/views/mine/delete").status_code == 303
+    assert ">mine<" not in vera.page("/machines")
 
 
 def test_the_file_has_every_machine_and_no_secret(

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from attestation.api import QueryColumn, QueryRender, QueryResult
+from attestation.store import SavedQuery
 from attestation_web.page.plots import MOST_BARS, Bars, Plot, plot_of
 from attestation_web.pages.query import SAMPLES
 from tests.fixtures.web import AUDITOR, OPERATOR, VIEWER, Dashboard
@@ -107,6 +108,39 @@ def test_a_query_is_kept_shared_and_forgotten(dashboard: Dashboard) -> None:
     assert "Machins" in html.unescape(wrong.text)
     assert alice.act("/query/saved/all/delete").status_code == 303
     assert 'href="/query?q=Machines+%7C+count"' not in alice.page("/query")
+
+
+def keep_of_another(dashboard: Dashboard, name: str, query: str) -> None:
+    """Keep a shared query of anna's: all browsers of these tests are one person to the service."""
+    at = dashboard.service.clock.now()
+    saved = SavedQuery(
+        owner="issuer#anna",
+        owner_cn="anna",
+        name=name,
+        query=query,
+        description=None,
+        shared=True,
+        created_at=at,
+        updated_at=at,
+    )
+    dashboard.service.app.state.resources.store.write_sync(lambda tx: tx.saved_queries.put(saved))
+
+
+def test_operators_take_over_or_forget_what_others_share(dashboard: Dashboard) -> None:
+    """Who left cannot. It says whose it is; who may not act is not offered it."""
+    alice, vera = dashboard.browser(), dashboard.browser("vera", rights=VIEWER)
+    for name in ("all", "some"):
+        keep_of_another(dashboard, name, "Machines")
+    links = re.findall(r'href="(/query/shared/[0-9]+/(?:take-over|delete))"', alice.page("/query"))
+    assert len(links) == 4
+    assert "/query/shared/" not in vera.page("/query")
+    assert vera.get(links[0]).status_code == 403
+    assert "of anna becomes yours" in alice.page(links[0])
+    assert alice.act(links[0]).status_code == 303
+    assert "all is yours." in alice.page("/query")
+    assert alice.act(links[3]).status_code == 303
+    assert "some of anna is forgotten." in alice.page("/query")
+    assert alice.get(links[3]).status_code == 404
 
 
 def _answer(kinds: dict[str, str], rows: list[list[object]], chart: str | None = None) -> QueryResult:

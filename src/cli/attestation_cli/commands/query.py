@@ -60,9 +60,15 @@ class QueryAmbiguous(Conflict):
 @click.option("--describe", metavar="TEXT", help="With --save: what it is for.")
 @click.option(
     "--delete",
-    metavar="NAME",
+    metavar="[OWNER/]NAME",
     shell_complete=complete_saved_query,
-    help="Forget a query that you keep.",
+    help="Forget a query that you keep; with OWNER/ one that somebody shares.",
+)
+@click.option(
+    "--take-over",
+    metavar="OWNER/NAME",
+    shell_complete=complete_saved_query,
+    help="Keep what somebody shares as yours: who left, for example.",
 )
 @click.option("--list", "list_", is_flag=True, help="List the queries that you keep and that others share.")
 @click.option("--tables", is_flag=True, help="List the tables and columns that you may ask.")
@@ -78,6 +84,7 @@ def group(
     share: bool,
     describe: str | None,
     delete: str | None,
+    take_over: str | None,
     list_: bool,
     tables: bool,
 ) -> None:
@@ -99,8 +106,11 @@ def group(
         raise click.UsageError("--share and --describe belong to --save")
     with session.client() as client:
         if delete is not None:
-            client.delete_query(delete)
+            _delete(client, delete)
             session.emit_done(f"{clean(delete)}: forgotten", {"name": delete, "deleted": True})
+        elif take_over is not None:
+            taken = client.take_over_query(_find(client, take_over).id)
+            session.emit_done(f"{clean(taken.name)}: yours", {"name": taken.name, "owner": taken.owner})
         elif list_:
             _list(session, client)
         elif tables:
@@ -168,6 +178,14 @@ def _save(
         return
     whom = "everybody who may ask sees it" if kept.shared else "only you see it"
     session.emit_done(f"{clean(kept.name)}: kept; {whom}", {"name": kept.name, "shared": kept.shared})
+
+
+def _delete(client: OperatorClient, name: str) -> None:
+    owner, _, own = name.rpartition("/")
+    if owner:
+        client.delete_shared_query(_find(client, name).id)
+    else:
+        client.delete_query(own)
 
 
 def _list(session: Session, client: OperatorClient) -> None:

@@ -15,8 +15,8 @@ _CORE: Final = """
     checkpoint_refused collateral_import collateral_refresh config_delivered database_accepted database_backed_up
     database_bound delete denied directive_ack export extension_retry heartbeat_missed heartbeat_resumed key_refused
     label lock node_csr_approved node_csr_denied offline_bundle pending_displaced pending_purged policy_assign
-    policy_create policy_learn policy_unassign query query_delete query_save redeliver register reject revoke
-    role_change settings_weakened
+    policy_create policy_learn policy_unassign query query_delete query_save query_take_over redeliver register
+    reject revoke role_change settings_weakened
     token_issued token_revoked trust_add trust_distrust trust_restore unlock wipe_ack
 """
 _OURS: Final = """

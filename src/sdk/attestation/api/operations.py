@@ -436,18 +436,27 @@ class OperatorAPI:
         """Return the tables that the caller may ask, and the words of the language."""
 
     @operation("list_saved_queries", "GET /query/saved")
-    def saved_queries(self) -> api.SavedQueryList:
-        """Return the caller's queries and those that others share."""
+    def saved_queries(self, kind: api.SavedKind = "query") -> api.SavedQueryList:
+        """Return the caller's queries, or views, and those that others share."""
 
-    @operation("save_query", "PUT /query/saved/{name}", e.QueryInvalid, e.RequestInvalid, act=False)
+    @operation("save_query", "PUT /query/saved/{name}", e.QueryInvalid, e.RequestInvalid, e.AlreadyExists, act=False)
     def save_query(
-        self, name: str, query: str, *, description: str | None = None, shared: bool = False
+        self, name: str, query: str, *, description: str | None = None, shared: bool = False,
+        kind: api.SavedKind = "query",
     ) -> api.SavedQueryDetail:
-        """Keep a query of the caller's under a name."""
+        """Keep a query of the caller's, or a view of the list of machines, under a name."""
 
     @operation("delete_query", "DELETE /query/saved/{name}", e.QueryUnknown, act=False)
     def delete_query(self, name: str) -> None:
-        """Forget a query of the caller's."""
+        """Forget a query or a view of the caller's."""
+
+    @operation("take_over_query", "POST /query/shared/{saved_id}/take-over", e.QueryUnknown, e.AlreadyExists)
+    def take_over_query(self, saved_id: int) -> api.SavedQueryDetail:
+        """Make a query or a view that somebody shares the caller's own."""
+
+    @operation("delete_shared_query", "DELETE /query/shared/{saved_id}", e.QueryUnknown)
+    def delete_shared_query(self, saved_id: int) -> None:
+        """Forget a query or a view that somebody shares, whoever keeps it."""
 
     # Who vouches for TPMs
 

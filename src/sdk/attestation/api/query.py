@@ -25,6 +25,7 @@ __all__ = [
     "QueryValidateRequest",
     "QueryValidation",
     "QueryWord",
+    "SavedKind",
     "SavedQueryDetail",
     "SavedQueryList",
     "SavedQueryRequest",
@@ -169,17 +170,31 @@ class QuerySchema(Wire):
     operators: list[QueryWord] = Field(description="What a pipeline consists of")
 
 
-class SavedQueryRequest(Wire):
-    """A query to keep under a name."""
+SavedKind = Literal["query", "view"]
+"""What is kept under a name: a query, or a view of the list of machines."""
 
-    query: QueryText
+
+class SavedQueryRequest(Wire):
+    """A query or a view to keep under a name."""
+
+    kind: SavedKind = "query"
+    query: Annotated[
+        str,
+        Field(
+            max_length=MAX_QUERY_BYTES,
+            description="The query; of a view what its address says: parameters of `GET /machines`, `where` (an "
+            "expression of the query language) and each `column`, form-encoded. At most 8 KiB of UTF-8",
+        ),
+    ]
     description: str | None = Field(default=None, max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")
     shared: bool = Field(default=False, strict=True, description="Everybody who may ask sees it")
 
 
 class SavedQueryDetail(Wire):
-    """A query that somebody keeps."""
+    """A query or a view that somebody keeps."""
 
+    id: int = Field(description="By which operators take a shared one over, or end it")
+    kind: SavedKind
     name: str
     owner: str = Field(description="Whose it is, by the name that the audit shows")
     mine: bool
@@ -191,6 +206,6 @@ class SavedQueryDetail(Wire):
 
 
 class SavedQueryList(Wire):
-    """The caller's queries and those that others share, by name."""
+    """What the caller keeps of one kind, and what others share, by name."""
 
     queries: list[SavedQueryDetail]

@@ -1062,7 +1062,7 @@ class PolicyHistoryRow(Base):
 
 
 class SavedQueryRow(Base):
-    """A query that somebody kept under a name. `owner`: their stable subject, or the name of break-glass."""
+    """What somebody kept under a name: a query, or a view of a list. `owner`: their stable subject, or break-glass."""
 
     __tablename__ = "saved_queries"
     __table_args__ = (
@@ -1081,3 +1081,4 @@ class SavedQueryRow(Base):
     shared: Mapped[bool]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+    kind: Mapped[str] = mapped_column(server_default="query")

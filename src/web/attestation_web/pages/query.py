@@ -5,22 +5,36 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 from urllib.parse import urlencode
 
 from flask import make_response, redirect, request
 
-from attestation.api import MAX_QUERY_BYTES, MAX_QUERY_ROWS
+from attestation.api import MAX_QUERY_BYTES, MAX_QUERY_ROWS, SavedKind
 from attestation.client.csv_line import csv_line
 from attestation.client.text import clean
-from attestation.errors import AttestationError, QueryInvalid, RateLimited, RequestInvalid, Unavailable
+from attestation.errors import (
+    AttestationError,
+    QueryInvalid,
+    QueryUnknown,
+    RateLimited,
+    RequestInvalid,
+    Unavailable,
+)
 from attestation_web.page import Act, Field, Page, api, now, render
 from attestation_web.page.plots import plot_of
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Response
 
-    from attestation.api import QueryColumn, QueryError, QueryResult, QuerySchema, QueryValidation
+    from attestation.api import (
+        QueryColumn,
+        QueryError,
+        QueryResult,
+        QuerySchema,
+        QueryValidation,
+        SavedQueryDetail,
+    )
     from attestation.client import OperatorClient
 
 ROWS: Final = (100, 500, 1000)
@@ -227,6 +241,57 @@ def delete(name: str) -> Act:
         back="/query",
         dangerous=True,
     )
+
+
+@page.act("/shared/<int:saved_id>/take-over")
+def take_over(saved_id: int) -> Act:
+    """Make one's own what somebody shares who has left, for example."""
+    found = _shared(saved_id)
+    return Act(
+        title=f"Take over {found.name}",
+        button="Take it over",
+        will=[
+            f"The {found.kind} {found.name} of {found.owner} becomes yours: you change it and forget it, they do not.",
+            "It stays shared.",
+        ],
+        facts=[("Owner", found.owner), (found.kind.capitalize(), found.query)],
+        do=lambda client, _: client.take_over_query(saved_id),
+        did=lambda saved: f"{saved.name} is yours.",
+        back=_back_of(found),
+    )
+
+
+@page.act("/shared/<int:saved_id>/delete")
+def delete_shared(saved_id: int) -> Act:
+    """Forget what somebody shares."""
+    found = _shared(saved_id)
+    return Act(
+        title=f"Forget {found.name} of {found.owner}",
+        button="Forget it",
+        will=[f"The {found.kind} {found.name} is kept no more, also not for {found.owner}."],
+        facts=[("Owner", found.owner), (found.kind.capitalize(), found.query)],
+        do=lambda client, _: client.delete_shared_query(saved_id),
+        did=lambda _: f"{found.name} of {found.owner} is forgotten.",
+        back=_back_of(found),
+        dangerous=True,
+    )
+
+
+def _shared(saved_id: int) -> SavedQueryDetail:
+    """Return what is shared under this number, of either kind.
+
+    Raises:
+        QueryUnknown: Nothing.
+    """
+    for kind in get_args(SavedKind):
+        for each in api().saved_queries(kind).queries:
+            if each.id == saved_id and each.shared:
+                return each
+    raise QueryUnknown("nobody shares this any more")
+
+
+def _back_of(saved: SavedQueryDetail) -> str:
+    return "/query" if saved.kind == "query" else "/machines/views"
 
 
 def _text() -> str:

@@ -5,9 +5,10 @@ listing    /machines, its export, and what is done to several at once
 one        /machines/<id>: tabs
 result     /machines/<id>/results/<n>: checks, PCRs, the event log
 acts       what is done to one machine
+views      filters of the list that are kept under a name
 """
 
-from attestation_web.pages.machines import acts, listing, one, result
+from attestation_web.pages.machines import acts, listing, one, result, views
 from attestation_web.pages.machines.area import page
 
-__all__ = ["acts", "listing", "one", "page", "result"]
+__all__ = ["acts", "listing", "one", "page", "result", "views"]
