@@ -20,6 +20,7 @@ from attestation import __version__
 from attestation.client import OperatorClient
 from attestation.client.openid.discovery import Provider
 from attestation.client.retries import ONCE
+from attestation.endorsements import vendors
 from attestation_web import navigation, problems
 from attestation_web.border import forms, headers
 from attestation_web.login import routes
@@ -105,6 +106,7 @@ def _templates(app: Flask, settings: Settings) -> None:
     filters: dict[str, Callable[..., Any]] = {
         "badge": badges.badge,
         "exact": when.exact,
+        "maker": vendors.maker,
         "machine_readable": when.machine_readable,
         "relative": lambda value: when.relative(value, web().now()),
         "short": when.short,

@@ -35,8 +35,9 @@ def areas() -> Sequence[Page]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A line of the navigation: its words, its address, and whether we are there."""
+    """A line of the navigation: its area, its words, its address, and whether we are there."""
 
+    name: str
     title: str
     href: str
     is_here: bool
@@ -59,4 +60,10 @@ def _group(area: Page) -> str:
 
 
 def _entry(area: Page) -> Entry:
-    return Entry(title=area.title, href=area.url_prefix or "/", is_here=area.name == request.blueprint)
+    here = next((each for each in areas() if each.name == request.blueprint), None)
+    return Entry(
+        name=area.name,
+        title=area.title,
+        href=area.url_prefix or "/",
+        is_here=here is not None and area.name in (here.name, here.under),
+    )

@@ -5,6 +5,9 @@ w-1 … w-4       verified under `workers@1`, which was learned from them; w-1 h
 w-5             measured another kernel: it fails, and does not get what it waits for
 infra-1, -2     attested, no policy yet
 w-6             locked       w-7  revoked       w-8, w-9  wait for approval
+
+Webhooks go to a receiver of this process, which takes what comes at `/told` and refuses for good what comes at
+`/gone`; w-1 has a secret, shares another, and its disk key is held.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from attestation.device import KeyType
 from attestation.tpm import parse_public
 from attestation_testing import SoftwareNode, boot
 from attestation_testing.software_tpm import SoftwareTPM, fleet
+from tests.e2e.web import outside
 from tests.fixtures.machine import Device, Machine, b64
 from tests.fixtures.openid.provider import AUDITOR, OPERATOR, VIEWER, Provider
 from tests.fixtures.service import Operator, ServiceProcess
@@ -48,6 +52,8 @@ class World:
     machines: dict[str, Machine] = field(default_factory=dict)
     tpms: dict[str, SoftwareTPM] = field(default_factory=dict)
     proposal: str = ""
+    webhooks: Sequence[str] = ()
+    shared: str = ""
     _opened: dict[str, contextlib.ExitStack] = field(default_factory=dict)
 
     def boots(self, name: str, number: int, booted: RealBoot) -> Device:
@@ -124,9 +130,10 @@ def _power_on(world: World) -> None:
         list(pool.map(make, enumerate(("cp-1", "cp-2", *INFRA, *WORKERS, *WAITING), start=1)))
 
 
-def _decide(world: World) -> None:
+def _decide(world: World, receiver: str) -> None:
     """Approve, learn, certify, lock, revoke, as alice does on a day."""
     ask, good = world.operator, by_name["sb-on"]
+    world.webhooks = outside.listen(ask, receiver)
     for number, name in enumerate((*INFRA, *WORKERS), start=11):
         role = "worker-infra" if name in INFRA else "worker-app"
         machine_id = world.machines[name].machine_id
@@ -144,6 +151,7 @@ def _decide(world: World) -> None:
     fifth.device = world.boots("w-5", 0, other)
     world.attest("w-5", other)
     first = world.machines["w-1"]
+    world.shared = outside.keep(ask, first.machine_id)
     first.certificate(first.keys.create_signing_key(KeyType.ECC_P256))
     ask.act(world.machines["w-6"].machine_id, "lock", reason="moves to another rack")
     ask.act(world.machines["w-7"].machine_id, "revoke", reason="sold", wipe=False)
@@ -174,6 +182,7 @@ def world(directory: Path) -> Iterator[World]:
         provider = stack.enter_context(Provider(access_token_seconds=3600))
         for name, role in PEOPLE.items():
             provider.add_user(name, [role])
+        receiver = stack.enter_context(outside.receiver())
         (directory / "passphrase").write_text("a passphrase of the tests only")
         service = ServiceProcess(
             directory=directory / "service",
@@ -182,6 +191,7 @@ def world(directory: Path) -> Iterator[World]:
                 "ITL_DUAL_CONTROL_ROLES": "controlplane",
                 "ITL_ENROLLMENT_CA_PASSPHRASE_FILE": str(directory / "passphrase"),
                 "ITL_TPM_CA_BUNDLE_DIR": str(write_bundle(directory / "bundle")),
+                **outside.enabled(directory),
             },
         )
         service.directory.mkdir()
@@ -209,5 +219,5 @@ def world(directory: Path) -> Iterator[World]:
         )
         stack.callback(made.close)
         _power_on(made)
-        _decide(made)
+        _decide(made, receiver)
         yield made

@@ -38,6 +38,8 @@ def test_short_ids_grow_until_they_differ() -> None:
         (3600, "60 min ago"),
         (7199, "2 h ago"),
         (172_800, "2 d ago"),
+        (-365 * 86_400, "in 365 d"),
+        (-3650 * 86_400, "in 10 y"),
         (-90, "in 2 min"),
     ],
 )

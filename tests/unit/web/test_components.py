@@ -13,6 +13,7 @@ from flask import Flask, render_template_string
 
 from attestation.machines import Status, Trust
 from attestation.results import Assurance, Verdict
+from attestation_web.navigation import areas
 from attestation_web.page import Column, Table, bar, lines_of, table
 from attestation_web.page.badges import Look, badge
 from attestation_web.page.when import exact, instant, machine_readable, relative, short
@@ -132,6 +133,38 @@ def test_every_look_has_its_colours_and_its_sign(app: Flask) -> None:
             assert f".donut .{look} {{" in style, look
 
 
+def test_each_area_of_the_navigation_has_a_sign(app: Flask) -> None:
+    """Drawn for it; one that has none yet gets a dot."""
+    with app.test_request_context("/", base_url=URL):
+        drawn = {
+            area.name: render_template_string(
+                '{% from "components/icons.html" import icon %}{{ icon(name) }}', name=area.name
+            )
+            for area in areas()
+            if area.place is not None
+        }
+    assert len(set(drawn.values())) == len(drawn) > 10
+
+
+def test_an_area_that_the_navigation_does_not_name_stands_under_another(dashboard: Dashboard) -> None:
+    """Webhooks and secrets are extensions: there one is."""
+    alice = dashboard.browser()
+    for path in ("/extensions", "/webhooks", "/secrets"):
+        assert re.findall(r'<a href="([^"]*)" aria-current="page"', alice.page(path)) == ["/extensions"], path
+
+
+def test_an_identifier_is_broken_only_where_it_is_whole(app: Flask) -> None:
+    """The beginning of one stays in one line with its ellipsis; the whole of one may be longer than a telephone."""
+    text = "{{ ui.ident(value, 12) }}"
+    assert 'class="short"' in _shown(app, text, value="f" * 64)
+    assert 'class="short"' not in _shown(app, text, value="f" * 12)
+
+
+def test_a_maker_is_called_what_people_call_it(app: Flask) -> None:
+    """Codes of the registry are for machines; one that nobody knows is shown as it is."""
+    assert _shown(app, "{{ 'IFX'|maker }}, {{ 'AMD'|maker }}, {{ 'NEW'|maker }}") == "Infineon, AMD, NEW"
+
+
 def test_parts_of_a_whole_add_up(app: Flask) -> None:
     """And are read out as a sentence; nothing is no division by nothing."""
     chart = bar(
@@ -161,6 +194,7 @@ def test_instants_are_relative_and_exact() -> None:
     """The service's texts too; what is no instant is none."""
     at = datetime(2026, 11, 26, 12, 0, 3, tzinfo=UTC)
     assert relative("2026-11-26T11:57:03Z", at) == "3 min ago"
+    assert (relative(at, at), relative("2026-11-26T12:00:01Z", at)) == ("just now", "2 s ago")
     assert exact(at) == "2026-11-26 12:00:03 UTC"
     assert machine_readable(at).startswith("2026-11-26T12:00:03")
     assert instant("yesterday") is None

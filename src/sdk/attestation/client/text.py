@@ -39,7 +39,7 @@ def apart(ours: datetime, theirs: datetime) -> str:
 
 def _duration(seconds: int) -> str:
     size = abs(seconds)
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+    for unit, length in (("y", 31_557_600), ("d", 86_400), ("h", 3600), ("min", 60)):
         count = (size + length // 2) // length
         if count >= 2:
             return f"{count} {unit}"

@@ -14,6 +14,33 @@ _FILLED_WITH_ZERO: Final = (
 )
 _FILLED_WITH_SPACE: Final = "NSM STM"
 
+_MAKERS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "ATML": "Atmel",
+        "BRCM": "Broadcom",
+        "CSCO": "Cisco",
+        "FLYS": "FlySlice",
+        "GOOG": "Google",
+        "HISI": "Huawei",
+        "IFX": "Infineon",
+        "INTC": "Intel",
+        "LEN": "Lenovo",
+        "MSFT": "Microsoft",
+        "NSG": "NSING",
+        "NSM": "National Semiconductor",
+        "NTC": "Nuvoton",
+        "NTZ": "Nationz",
+        "QCOM": "Qualcomm",
+        "ROCC": "Rockchip",
+        "SMSN": "Samsung",
+        "SNS": "Sinosun",
+        "STM": "STMicroelectronics",
+        "TXN": "Texas Instruments",
+        "WEC": "Winbond",
+    }
+)
+"""Registered name to what people call the maker, where that is another word."""
+
 SIMULATOR: Final = "simulator"
 SIMULATOR_ID: Final = "id:00001014"
 """What swtpm writes into its certificates; no vendor has it."""
@@ -31,6 +58,11 @@ VENDOR_NAMES: Final[Mapping[str, str]] = MappingProxyType(
 def vendor_name(manufacturer: str) -> str | None:
     """Return the registered name of a manufacturer id like `id:49465800`, or None."""
     return VENDOR_NAMES.get("id:" + manufacturer[3:].upper()) if manufacturer.startswith("id:") else None
+
+
+def maker(name: str) -> str:
+    """Return what people call the maker with the registered *name*; the name itself where it is one already."""
+    return _MAKERS.get(name, name)
 
 
 def vendor_or_simulator(manufacturer: str) -> str | None:

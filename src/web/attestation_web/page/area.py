@@ -34,6 +34,7 @@ class Page(Blueprint):
         title: What the navigation calls it.
         place: Where it stands there, small first; None for an area that the navigation does not name.
         group: Under which words it stands.
+        under: Which area is shown as where one is, of one that the navigation does not name.
         right: What all of its pages take: `read`, `act`, `audit`; None takes nothing but a login.
         prefix: What its addresses begin with; by itself `/NAME`.
     """
@@ -45,12 +46,14 @@ class Page(Blueprint):
         title: str,
         place: int | None = None,
         group: str = "",
+        under: str = "",
         right: str | None = "read",
         prefix: str | None = None,
     ) -> None:
         name = module.rpartition(".")[2]
         super().__init__(name, module, url_prefix=f"/{name}" if prefix is None else prefix or None)
         self.title, self.place, self.group, self.right = title, place, group, right
+        self.under = under
         self.before_request(lambda: demand(right))
 
     def act(

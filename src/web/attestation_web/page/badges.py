@@ -16,6 +16,7 @@ class Look(StrEnum):
     GOOD = "good"
     WAITS = "waits"
     STALE = "stale"
+    WARNS = "warns"
     BAD = "bad"
     UNKNOWN = "unknown"
     LOADING = "loading"

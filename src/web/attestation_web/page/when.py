@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from attestation.client.text import ago, clean
@@ -37,7 +37,8 @@ def machine_readable(value: datetime | str | None) -> str:
 
 def relative(value: datetime | str | None, now: datetime) -> str:
     """Return how far an instant is from *now*: `3 min ago`."""
-    return ago(instant(value), now)
+    at = instant(value)
+    return "just now" if at is not None and abs(now - at) < timedelta(seconds=1) else ago(at, now)
 
 
 def short(value: str, size: int = SHORT) -> str:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from attestation.api.operations import OperatorAPI
+from attestation.endorsements.vendors import maker
 from attestation.errors import AttestationError, Unauthenticated
 from attestation.machines import Status, Trust
 from attestation_web.page import Badge, Page, api, bar, donut, may, now, render
@@ -121,7 +122,7 @@ def _roles(stats: Stats) -> Sequence[tuple[str, int, str | None]]:
 
 def _vendors(attention: Attention) -> Sequence[tuple[str, int, str | None]]:
     rows: list[tuple[str, int, str | None]] = [
-        (name, count, None)
+        (maker(name), count, None)
         for name, count in sorted(attention.tpm_vendors.items(), key=lambda each: (-each[1], each[0]))
     ]
     if attention.tpm_vendors_more:

@@ -24,7 +24,7 @@ PAGE_ROWS: Final = 500
 
 MACHINE: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-page: Final = Page(__name__, title="Secrets")
+page: Final = Page(__name__, title="Secrets", under="extensions")
 
 SECRETS: Final = (
     Column(name="name", title="Name"),

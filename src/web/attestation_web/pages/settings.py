@@ -20,7 +20,7 @@ LEVELS: Final = {
     "failed": Badge(
         look=Look.BAD, text="failed", title="Something does not work, or would not after a start"
     ),
-    "warning": Badge(look=Look.STALE, text="warning", title="It works, and somebody should look at it"),
+    "warning": Badge(look=Look.WARNS, text="warning", title="It works, and somebody should look at it"),
     "ok": Badge(look=Look.GOOD, text="good"),
 }
 COLUMNS: Final = (
@@ -48,6 +48,6 @@ def show() -> Response:
         why=why,
         findings=sorted(found.findings, key=lambda f: list(LEVELS).index(f.level)) if found else (),
         levels=LEVELS,
-        settings=table(COLUMNS, settings, by="name", page_rows=PAGE_ROWS),
+        settings=table(COLUMNS if every else COLUMNS[:2], settings, by="name", page_rows=PAGE_ROWS),
         every=every,
     )

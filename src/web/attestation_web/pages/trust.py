@@ -15,6 +15,7 @@ from flask import redirect, request, url_for
 from attestation.api.operations import OperatorAPI
 from attestation.client.text import clean
 from attestation.endorsements.missing import missing_role
+from attestation.endorsements.vendors import maker
 from attestation.errors import AttestationError, BundleInvalid, MalformedEvidence, RequestInvalid, Unknown
 from attestation.evidence import ek_certificate
 from attestation.machines import Status
@@ -59,7 +60,7 @@ COMMON_NAME: Final = re.compile(r"(?:^|[,;] )(?:Common Name: |CN=)([^,;]+)")
 SEPARATORS: Final = re.compile(r"[\s:.-]+")
 
 CERTIFICATES: Final = (
-    Column(name="vendor", title="Vendor", sort=lambda c: (c.vendor, c.role)),
+    Column(name="vendor", title="Vendor", sort=lambda c: (maker(c.vendor), c.role)),
     Column(name="role", title="Role", sort=lambda c: c.role),
     Column(name="subject", title="Subject", sort=lambda c: name_of(c.subject)),
     Column(name="sha256", title="SHA-256"),
@@ -110,7 +111,8 @@ def show() -> Response:
     rows = [
         c
         for c in bundle.certificates
-        if wanted in f"{c.vendor} {c.subject} {c.sha256}".lower() and state in ("", c.status, c.role)
+        if wanted in f"{c.vendor} {maker(c.vendor)} {c.subject} {c.sha256}".lower()
+        and state in ("", c.status, c.role)
     ]
     return render(
         "trust/list.html",

@@ -27,7 +27,7 @@ EVENT: Final = "event:"
 SHOWN: Final = 100
 STATES: Final = ("waiting", "delivered", "dead")
 
-page: Final = Page(__name__, title="Webhooks")
+page: Final = Page(__name__, title="Webhooks", under="extensions")
 
 ENDPOINTS: Final = (
     Column(name="url", title="Endpoint", sort=lambda w: w.url),

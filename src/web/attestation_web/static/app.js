@@ -6,8 +6,9 @@
   function ago(then) {
     const seconds = Math.trunc((Date.now() - then) / 1000);
     const size = Math.abs(seconds);
+    if (size < 1) return "just now";
     let text = `${size} s`;
-    for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) {
+    for (const [unit, length] of [["y", 31557600], ["d", 86400], ["h", 3600], ["min", 60]]) {
       const count = Math.round(size / length);
       if (count >= 2) { text = `${count} ${unit}`; break; }
     }
