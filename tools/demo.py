@@ -343,7 +343,7 @@ class Show:
 
     def _verify_export(self) -> None:
         """Verify a copy of the log as a third party would, then one in which a name was changed."""
-        with httpx.Client(base_url=f"{self._service.url}/api/v1/audit", trust_env=False) as http:
+        with httpx.Client(base_url=f"{self._service.url}/api/v1/audit", trust_env=False, timeout=60) as http:
             keys = http.get("/keys").raise_for_status().json()["vkeys"]
             auditor = {"Authorization": f"Bearer {self._auditor_token}"}
             copy = http.get("/export", headers=auditor).raise_for_status().content

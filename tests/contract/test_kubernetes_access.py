@@ -338,6 +338,6 @@ def test_a_client_certificate_says_who_it_is(kube: KubeAPI, admin: httpx.Client,
     files[1].write_bytes(pair.key)
     tls = ssl.create_default_context(cafile=kube.ca_file)
     tls.load_cert_chain(*files)
-    with httpx.Client(base_url=kube.url, verify=tls, trust_env=False) as client:
+    with httpx.Client(base_url=kube.url, verify=tls, trust_env=False, timeout=60) as client:
         who = done(client.post(f"{IDENTITY}/selfsubjectreviews", json={}), 201)["status"]["userInfo"]
     assert who == {"username": "system:node:x", "groups": ["system:nodes", "others", "system:authenticated"]}

@@ -86,7 +86,7 @@ def test_what_takes_too_long_is_ended_and_the_next_one_is_answered(store: Store)
         began = time.monotonic()
         with pytest.raises(QueryTimeout, match=r"not done within 0\.5 s and was ended"):
             looked_up(store, ENDLESS)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 60  # of a busy machine; it would take years
         assert len(looked_up(store, NAMES).rows) == 100
 
 
@@ -96,7 +96,7 @@ def test_two_run_at_once_and_a_third_is_told_so(store: Store) -> None:
 
     async def main() -> None:
         running = [asyncio.ensure_future(store.look_up(replace(ENDLESS, seconds=1))) for _ in range(2)]
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0)  # they are begun
         with pytest.raises(QueriesBusy, match="2 queries are running already"):
             await store.look_up(NAMES)
         assert [type(each) for each in await asyncio.gather(*running, return_exceptions=True)] == [
@@ -112,23 +112,16 @@ def test_two_run_at_once_and_a_third_is_told_so(store: Store) -> None:
 def test_no_read_and_no_write_waits_for_one(store: Store) -> None:
     """They have threads and connections of their own."""
 
-    async def main() -> list[float]:
-        running = [asyncio.ensure_future(store.look_up(replace(ENDLESS, seconds=2))) for _ in range(2)]
-        await asyncio.sleep(0.1)
-        took = []
-        for number in range(101, 121):
-            began = time.monotonic()
-            await store.write(lambda tx, n=number: tx.machines.add(a_machine(n)))  # type: ignore[misc]
-            found = await store.read(lambda tx, n=number: tx.machines.by_id(a_machine(n).machine_id))  # type: ignore[misc]
-            assert found is not None
-            took.append(time.monotonic() - began)
+    async def main() -> None:
+        running = [asyncio.ensure_future(store.look_up(replace(ENDLESS, seconds=3))) for _ in range(2)]
+        await asyncio.sleep(0)  # they are begun
+        await store.write(lambda tx: tx.machines.add(a_machine(101)))
+        assert await store.read(lambda tx: tx.machines.by_id(a_machine(101).machine_id)) is not None
         assert not any(each.done() for each in running)
         await asyncio.gather(*running, return_exceptions=True)
-        return took
 
     filled(store, 100)
-    took = sorted(asyncio.run(main()))
-    assert took[len(took) // 2] < 0.5
+    asyncio.run(main())
 
 
 @pytest.mark.threat("T261")
@@ -198,18 +191,19 @@ def test_a_value_that_grows_is_refused(store: Store) -> None:
 
 def test_a_function_of_ours_ends_in_time_too(tmp_path: Path) -> None:
     """On SQLite: what it takes is not the database's to measure."""
+    begun = []
 
     def slow(text: str) -> str:
+        begun.append(text)
         time.sleep(0.05)
         return text
 
     store = _on_sqlite(tmp_path, functions={"slow": (1, slow)})
     try:
         filled(store, 100)
-        began = time.monotonic()
         with pytest.raises(QueryTimeout):
             looked_up(store, replace(NAMES, sql="SELECT slow(machine_id) FROM machines", seconds=0.5))
-        assert time.monotonic() - began < 2
+        assert len(begun) < 100
         few = replace(NAMES, sql="SELECT slow(machine_id) FROM machines LIMIT 2")
         assert len(looked_up(store, few).rows) == 2
     finally:

@@ -155,7 +155,7 @@ def test_a_unit_that_raises_stop_iteration_keeps_nobody_waiting(store: Store) ->
 
     async def main() -> list[Any]:
         asked = (ask(unit) for ask in (store.write, store.read) for unit in (fail, lambda tx: 1))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await asyncio.gather(*asked, return_exceptions=True)
 
     assert [type(answer) for answer in asyncio.run(main())] == [RuntimeError, int] * 2
@@ -180,7 +180,7 @@ def test_a_slow_scan_delays_no_read(store: Store) -> None:
 
     async def main() -> None:
         slow = asyncio.ensure_future(store.scan(lambda tx: go.wait(60)))
-        await asyncio.wait_for(store.read(lambda tx: None), 5)
+        await asyncio.wait_for(store.read(lambda tx: None), 30)
         go.set()
         assert await slow
 

@@ -376,7 +376,7 @@ class Replica:
 
     async def asks(self, path: str) -> httpx.Response:
         """Ask its probes."""
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             return await http.get(f"http://127.0.0.1:{self.program.port}{path}")
 
     async def leads(self) -> bool:

@@ -144,7 +144,7 @@ def test_two_workers_and_three_replicas_show_one_number(
         until(
             lambda: summed(shown(fleet[1].url), "attestation_machine_attestations_total") >= expected,
             "the counts",
-            30,
+            60,
         )
         moved = secret_operations(fleet, machines, stack)
         until(lambda: shown(fleet[2].url).items() >= moved.items(), f"{moved}", 60)
@@ -152,7 +152,7 @@ def test_two_workers_and_three_replicas_show_one_number(
         until(
             lambda: summed(shown(fleet[1].url), "attestation_audit_log_entries_total") >= entries,
             "the log",
-            30,
+            60,
         )
         time.sleep(KEPT.total_seconds())
         for each in fleet:
@@ -172,5 +172,5 @@ def test_two_workers_and_three_replicas_show_one_number(
         until(
             lambda: summed(shown(fleet[2].url), "attestation_machine_attestations_total") == expected + 1,
             "the last",
-            30,
+            60,
         )

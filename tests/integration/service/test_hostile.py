@@ -310,7 +310,7 @@ def context(service: ServiceProcess) -> ssl.SSLContext:
 def within_tls(service: ServiceProcess) -> Iterator[ssl.SSLSocket]:
     """Yield a connection whose handshake is over."""
     with (
-        socket.create_connection(("127.0.0.1", service.port), 20) as plain,
+        socket.create_connection(("127.0.0.1", service.port), 60) as plain,
         context(service).wrap_socket(plain, server_hostname="127.0.0.1") as connection,
     ):
         yield connection

@@ -70,7 +70,7 @@ def test_a_server_that_returns_is_used_again(store: Store, postgres_server: Serv
         for use in (lambda: add(store, 2), lambda: pending(store)):
             with pytest.raises(StoreUnavailable, match="does not answer"):
                 use()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
     finally:
         postgres_server.start()
     add(store, 3)

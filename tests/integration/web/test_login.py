@@ -73,7 +73,7 @@ def test_an_id_from_before_the_login_is_worth_nothing(alice: Person) -> None:
     alice.follow(alice.browser.get("/auth/again", params={"to": "/account"}))
     assert alice.cookie not in (first, planted)
     for old in (planted, first):
-        with httpx.Client(base_url=alice.web.url, trust_env=False) as other:
+        with httpx.Client(base_url=alice.web.url, trust_env=False, timeout=60) as other:
             other.cookies.set(f"itl-web-{alice.web.port}", old, domain="127.0.0.1")
             assert other.get("/account").is_redirect
 
@@ -83,7 +83,7 @@ def test_an_answer_that_is_not_this_browser_s_is_refused(alice: Person) -> None:
     """Another browser's (login CSRF), another state, another issuer, twice: nobody is logged in by it."""
     answer = alice.browser.get("/auth/login")
     back = alice._provider.sign_in(answer.headers["location"], "alice", browser=alice.browser)
-    with httpx.Client(base_url=alice.web.url, trust_env=False) as other:
+    with httpx.Client(base_url=alice.web.url, trust_env=False, timeout=60) as other:
         refused = other.get(back)
         assert refused.status_code == 400
         assert "not begun in this browser" in refused.text
@@ -103,7 +103,7 @@ def test_a_code_is_good_once(alice: Person) -> None:
     back = alice._provider.sign_in(answer.headers["location"], "alice", browser=alice.browser)
     kept = alice.cookies
     assert alice.browser.get(back).status_code == 303
-    with httpx.Client(base_url=alice.web.url, trust_env=False, cookies=kept) as thief:
+    with httpx.Client(base_url=alice.web.url, trust_env=False, cookies=kept, timeout=60) as thief:
         assert thief.get(back).status_code == 400
 
 
@@ -163,7 +163,7 @@ def test_a_token_is_used_to_its_end_while_the_provider_is_away(alice: Person) ->
     alice._provider.stop()
     try:
         assert alice.browser.get("/account").status_code == 200
-        with httpx.Client(base_url=alice.web.url, trust_env=False) as other:
+        with httpx.Client(base_url=alice.web.url, trust_env=False, timeout=60) as other:
             away = other.get("/auth/login")
         # What the provider says of itself is known already: the browser is sent there.
         assert away.status_code in (303, 503)
@@ -183,7 +183,7 @@ def test_logging_out_ends_both(alice: Person) -> None:
     assert target.startswith(f"{alice._provider.issuer}/protocol/openid-connect/logout?")
     assert "id_token_hint=" in target
     assert alice.browser.get("/account").is_redirect
-    with httpx.Client(base_url=alice.web.url, cookies=kept, trust_env=False) as thief:
+    with httpx.Client(base_url=alice.web.url, cookies=kept, trust_env=False, timeout=60) as thief:
         assert thief.get("/account").is_redirect
     back = alice._provider.sign_in(target, "alice", browser=alice.browser)
     assert back == f"{alice.web.url}/auth/logged-out"
@@ -265,15 +265,15 @@ def test_only_the_provider_ends_sessions(alice: Person) -> None:
         provider.sign(_logout(provider, exp=int(time.time()) - 3600)),
     ]
     for token in forged:
-        answer = httpx.post(to, data={"logout_token": token}, trust_env=False)
+        answer = httpx.post(to, data={"logout_token": token}, trust_env=False, timeout=60)
         assert answer.status_code == 400, token
         assert answer.headers["cache-control"] == "no-store"
         assert not _is_out(alice), token
     good = provider.sign(_logout(provider))
-    assert httpx.post(to, data={"logout_token": good}, trust_env=False).status_code == 200
+    assert httpx.post(to, data={"logout_token": good}, trust_env=False, timeout=60).status_code == 200
     assert _is_out(alice)
     alice.get("/account")
-    assert httpx.post(to, data={"logout_token": good}, trust_env=False).status_code == 400
+    assert httpx.post(to, data={"logout_token": good}, trust_env=False, timeout=60).status_code == 400
     assert not _is_out(alice)
 
 

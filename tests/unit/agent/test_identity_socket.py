@@ -63,7 +63,7 @@ class Desk:
 
     def get(self, target: str = "/token?audience=openbao") -> tuple[int, dict[str, Any]]:
         """Ask as a program does."""
-        connection = http.client.HTTPConnection("localhost", timeout=10)
+        connection = http.client.HTTPConnection("localhost", timeout=LONG_SECONDS)
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.connect(str(self.path))
         connection.request("GET", target)

@@ -245,10 +245,10 @@ async def test_a_hook_that_writes_an_event_holds_nothing_up(
 
     def holds(_tx: Tx) -> bool:
         begun.set()
-        return go_on.wait(5)
+        return go_on.wait(30)
 
     holding = asyncio.create_task(service.resources.store.write(holds))
-    await asyncio.to_thread(begun.wait, 10)
+    await asyncio.to_thread(begun.wait, 60)
     hooks.bus.emit_nowait(payload)
     go_on.set()
     assert await holding, "the event loop waited until the other unit gave up"

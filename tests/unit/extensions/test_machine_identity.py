@@ -221,7 +221,7 @@ async def test_a_lock_between_the_quote_and_the_token_is_noticed(
     loop = asyncio.get_running_loop()
 
     def slow(self: keys.SigningKey, claims: Mapping[str, Any]) -> str:
-        asyncio.run_coroutine_threadsafe(service.act(node, "lock", {"reason": "x"}), loop).result(10)
+        asyncio.run_coroutine_threadsafe(service.act(node, "lock", {"reason": "x"}), loop).result(60)
         return sign(self, claims)
 
     monkeypatch.setattr(keys.SigningKey, "sign", slow)

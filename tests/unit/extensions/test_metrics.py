@@ -406,7 +406,7 @@ async def test_a_listener_of_its_own(start: Starter) -> None:
     file.write_text(TOKEN_VALUE)
     values = {"ITL_METRICS_LISTEN": f"127.0.0.1:{port}", "ITL_METRICS_TOKEN_FILE": str(file)}
     await start(extensions=("metrics",), extension_values=values)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         assert (await client.get("/metrics")).status_code == 401
         for noise in (b"", b"\x00" * 20_000, b"GET /metrics HTTP/1.1\r\n"):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -429,7 +429,7 @@ async def said_by_listener(start: Starter, said: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(said)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await reader.read()
     except ConnectionResetError:  # closed before what we said was read
         return b""

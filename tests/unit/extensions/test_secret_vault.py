@@ -218,7 +218,7 @@ async def test_a_lock_between_the_quote_and_the_value_is_noticed(
     loop = asyncio.get_running_loop()
 
     def slow(*arguments: Any) -> bytes:
-        asyncio.run_coroutine_threadsafe(service.act(node, "lock", {"reason": "x"}), loop).result(10)
+        asyncio.run_coroutine_threadsafe(service.act(node, "lock", {"reason": "x"}), loop).result(60)
         return unseal(*arguments)
 
     monkeypatch.setattr(sealing, "unseal", slow)
@@ -254,7 +254,7 @@ async def test_a_rule_written_between_the_quote_and_the_value_decides(
     def slow(*arguments: Any) -> bytes:
         body = {"rule": 'machine.role == "controlplane"'}
         changing = service.operator("PUT", f"{OWN}/{secret['secret_id']}", body)
-        assert asyncio.run_coroutine_threadsafe(changing, loop).result(10).status_code == 200
+        assert asyncio.run_coroutine_threadsafe(changing, loop).result(60).status_code == 200
         return unseal(*arguments)
 
     monkeypatch.setattr(sealing, "unseal", slow)
@@ -473,7 +473,7 @@ async def test_of_two_changes_at_once_one_is_told(
 
     def slow(*arguments: Any) -> sealing.Kept:
         monkeypatch.setattr(sealing, "seal", seal)
-        asyncio.run_coroutine_threadsafe(service.operator("PUT", one, {"value": "theirs"}), loop).result(10)
+        asyncio.run_coroutine_threadsafe(service.operator("PUT", one, {"value": "theirs"}), loop).result(60)
         return seal(*arguments)
 
     monkeypatch.setattr(sealing, "seal", slow)
@@ -491,7 +491,7 @@ async def test_a_machine_that_reads_is_no_other_change(
 
     def slow(*arguments: Any) -> sealing.Kept:
         monkeypatch.setattr(sealing, "seal", seal)
-        assert asyncio.run_coroutine_threadsafe(read_own(service, node), loop).result(10).status_code == 200
+        assert asyncio.run_coroutine_threadsafe(read_own(service, node), loop).result(60).status_code == 200
         return seal(*arguments)
 
     monkeypatch.setattr(sealing, "seal", slow)

@@ -191,7 +191,7 @@ def test_the_manager_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(place))
-        manager.settimeout(10)
+        manager.settimeout(60)
         monkeypatch.setenv("NOTIFY_SOCKET", str(place))
 
         def restarted() -> bool:
