@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from attestation.keys import create_kek
-from attestation_web.pages.machines import listing
+from attestation_web.pages.machines import export, listing
 from tests.fixtures.in_process import in_process_service
 from tests.fixtures.machine import Machine
 from tests.fixtures.web import AUDITOR, OPERATOR, VIEWER, Browser, Dashboard
@@ -129,7 +129,7 @@ def test_the_file_has_every_machine_and_no_secret(
     dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Page by page, filtered as the list is; what a machine says of itself is no formula."""
-    monkeypatch.setattr(listing, "EXPORT_ROWS", 1)
+    monkeypatch.setattr(export, "EXPORT_ROWS", 1)
     _attested(dashboard, 1, hostname="a-1")
     dashboard.machine(2, hw_serial="=1+1")
     alice = dashboard.browser()
@@ -140,6 +140,33 @@ def test_the_file_has_every_machine_and_no_secret(
     assert "'=1+1" in {row["hw_serial"] for row in rows}
     assert not {"config_token", "ek_cert_pem", "ek_certificate", "ak_pub", "ak_name"} & rows[0].keys()
     assert len(alice.get("/machines/export.csv?status=attested").text.splitlines()) == 2
+
+
+def test_the_file_of_an_expression_has_the_same_machines_and_cells(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one answer does not have all of them; a fault is a page, and no file that breaks off."""
+    made = [_attested(dashboard, seed, hostname=f"m-{seed}") for seed in (1, 2, 3)]
+    dashboard.machine(4, hw_serial="=1+1")
+    alice = dashboard.browser()
+    assert alice.act(f"/machines/{made[0].machine_id}/labels", labels="rack=4").status_code == 303
+
+    def rows(query: str) -> list[dict[str, str]]:
+        answer = alice.get(f"/machines/export.csv{query}")
+        assert answer.headers["Content-Type"].startswith("text/csv")
+        return [row | {"firmware_version": ""} for row in csv.DictReader(io.StringIO(answer.text))]
+
+    every = rows("")
+    assert len(every) == 4
+    assert rows("?where=true") == every
+    # By two: the next begins at the instant where the last ended, and names nobody twice.
+    monkeypatch.setattr(export, "QUERY_ROWS", 2)
+    assert rows("?where=true") == every
+    assert rows("?where=status+%3D%3D+%27attested%27+%2F%2F+mine") == every[1:]
+    assert rows("?where=false") == []
+    fault = alice.get("/machines/export.csv?where=statu+%3D%3D+1")
+    assert (fault.status_code, fault.content_type.partition(";")[0]) == (422, "text/html")
+    assert "export.csv?where=true" in alice.page("/machines?where=true")
 
 
 def test_several_are_locked_after_one_question(dashboard: Dashboard) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import pytest
 
 from attestation.api import Attention
 from attestation.errors import Unavailable
+from attestation.machines import Status
+from attestation.results import Verdict
+from attestation.store import Tx
 from attestation_web.pages import overview
 from tests.fixtures.in_process import InProcess
 from tests.fixtures.web import AUDITOR, EVERYTHING, VIEWER, Dashboard
@@ -25,6 +29,28 @@ def test_the_overview_says_what_needs_somebody_now(dashboard: Dashboard) -> None
     assert waiting.ek_fingerprint in page
     assert "Machines by status: pending approval 1, attested 1" in page
     assert page.index("wait for approval") < page.index("Machines by status")
+
+
+def test_a_tile_leads_to_the_machines_that_it_counts(dashboard: Dashboard) -> None:
+    """Each of them, and not those that are revoked."""
+    well, troubled, gone = (dashboard.machine(seed).machine_id for seed in (1, 2, 3))
+    at = dashboard.service.clock.now()
+    troubles = {"alarm": "it came twice", "config_owed_since": at, "last_result_at": at}
+
+    def trouble(tx: Tx) -> None:
+        for each, status in ((troubled, Status.ATTESTED), (gone, Status.REVOKED)):
+            before = tx.machines.require(each)
+            tx.machines.update(before, status=status, last_verdict=Verdict.FAILED, **troubles)
+
+    dashboard.service.app.state.resources.store.write_sync(trouble)
+    alice = dashboard.browser()
+    page = alice.page("/")
+    for label in ("failed in the last 24 h", "have an alarm", "have no configuration yet"):
+        tile = re.search(rf'href="([^"]+)"><span class="count">1</span> <span class="label">{label}', page)
+        assert tile is not None, label
+        shown = alice.page(html.unescape(tile[1]))
+        assert re.findall(r'<a href="/machines/([0-9a-f-]{36})">', shown) == [troubled], label
+    assert {well, gone} <= set(re.findall(r"/machines/([0-9a-f-]{36})", alice.page("/machines")))
 
 
 @pytest.mark.parametrize("rights", [VIEWER, AUDITOR, EVERYTHING], ids=["viewer", "auditor", "both"])

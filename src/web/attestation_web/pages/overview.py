@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import urlencode
 
 from attestation.api.operations import OperatorAPI
 from attestation.endorsements.vendors import maker
@@ -29,6 +30,14 @@ UNSIGNED: Final = timedelta(minutes=10)
 """So long entries of the audit log may be unsigned before it looks stale: the service signs within a minute or so."""
 CA_SOON: Final = timedelta(days=90)
 
+HERE: Final = "status !in ('rejected', 'revoked')"
+TROUBLES: Final = {
+    "failed": "last_verdict == 'Failed' and last_attested_at >= ago(24h)",
+    "alarm": "isnotempty(alarm)",
+    "undelivered": "isnotnull(config_owed_since)",
+}
+"""Which machines a tile counts, as an expression of the query language; a test compares list and count."""
+
 page: Final = Page(__name__, title="Overview", place=10, right=None, prefix="")
 
 
@@ -50,6 +59,7 @@ def show() -> Response:
         "overview/page.html",
         stats=stats,
         attention=attention,
+        lists={name: machines_where(where) for name, where in TROUBLES.items()},
         proposals=proposals,
         proposals_count=f"{len(proposals)}{'+' if more else ''}" if proposals else 0,
         waiting=waiting,
@@ -92,6 +102,13 @@ def _known(ask: Callable[[], T]) -> T | None:
         raise
     except AttestationError:
         return None
+
+
+def machines_where(expression: str) -> str:
+    """Return where the machines are for which *expression* holds; the whole list for who may not ask."""
+    if not may("query"):
+        return "/machines"
+    return "/machines?" + urlencode({"where": f"{expression} and {HERE}"})
 
 
 def _recent(client: OperatorClient) -> Sequence[AuditEntryDetail] | None:

@@ -1,24 +1,19 @@
-"""`/machines`: filtered, sorted and paged by the service; in a file; several locked at once."""
+"""`/machines`: filtered, sorted and paged by the service; several locked at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from flask import Response as FlaskResponse
-from flask import request, stream_with_context
+from flask import request
 
 from attestation.api import PendingApproval
 from attestation.api.operations import MachineSort, OperatorAPI
-from attestation.client.csv_line import csv_line
-from attestation.clock import rfc3339
 from attestation.errors import AttestationError, MachineUnknown, QueryInvalid, RequestInvalid
 from attestation.machines import Role, Status, Trust
 from attestation_web.login.current import session
-from attestation_web.page import Act, Column, Field, Values, api, may, now, render, table
+from attestation_web.page import Act, Column, Field, Values, api, may, render, table
 from attestation_web.page.table import Table, address
 from attestation_web.pages.machines.area import name_of, page
 
@@ -31,8 +26,6 @@ if TYPE_CHECKING:
 PAGE_ROWS: Final = 50
 MOST_AT_ONCE: Final = 20
 """Machines of one form: each is a request of its own, and a page asks 25 at most."""
-MOST_EXPORTED: Final = 100_000
-EXPORT_ROWS: Final = 200
 MOST_FOUND: Final = 1000
 """Machines that an expression may find: one page shows some of them, and asks for each of those."""
 FOUND_ROWS: Final = 15
@@ -64,21 +57,6 @@ SORTS: Final[Mapping[str, str]] = {
     "registered": "registered_at",
 }
 """Column -> what the service calls the order; of trust, when it ends."""
-PLAIN: Final = (
-    *("machine_id", "hostname", "status", "trust", "trust_expires_at", "assurance", "role", "desired_role"),
-    *("cluster_id", "assigned_ip", "hw_product", "hw_serial", "hw_uuid", "hw_mac", "ek_source"),
-    *("ek_fingerprint", "ek_chain_ok", "ek_allow_listed", "registered_from", "registered_at", "attested_at"),
-    *("locked_at", "revoked_at", "rejected_at", "wiped_at", "firmware_version", "firmware_blocked", "alarm"),
-)
-EXPORTED: Final[Mapping[str, Callable[[MachineDetail], object]]] = {
-    **{name: attrgetter(name) for name in PLAIN},
-    "last_result_at": lambda m: m.last_result and m.last_result.at,
-    "last_verdict": lambda m: m.last_result and m.last_result.verdict,
-    "last_policy": lambda m: m.last_result and m.last_result.policy,
-    "last_failed": lambda m: m.last_result and m.last_result.failed,
-    "labels": lambda m: ",".join(f"{key}={value}" for key, value in sorted(m.labels.items())),
-}
-"""Columns of the file, by name: no token, nonce, key or certificate is among them, nor in what the service says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +84,8 @@ class Asked:
         }
 
 
-def _asked() -> Asked:
+def asked_for() -> Asked:
+    """Return what the address of this request asks for."""
     wrong: list[str] = []
 
     def word(name: str, kind: Any) -> Any:
@@ -138,7 +117,8 @@ def _order() -> tuple[Column, bool] | None:
     return next(((c, down) for c in COLUMNS if c.name == name and name in SORTS), None)
 
 
-def _sort() -> MachineSort | None:
+def sort_of() -> MachineSort | None:
+    """Return the order that the address of this request asks for, as the service calls it."""
     order = _order()
     return None if order is None else cast("MachineSort", f"{'-' if order[1] else ''}{SORTS[order[0].name]}")
 
@@ -146,7 +126,7 @@ def _sort() -> MachineSort | None:
 @page.get("")
 def show() -> Response:
     """List machines."""
-    asked, fault = _asked(), None
+    asked, fault = asked_for(), None
     wrong = list(asked.wrong)
     rows: Table
     if asked.where is not None and may("query"):
@@ -157,7 +137,7 @@ def show() -> Response:
                 OperatorAPI.machines,
                 request.args.get("after"),
                 page_size=PAGE_ROWS,
-                sort=_sort(),
+                sort=sort_of(),
                 **asked.filters(),
             )
         except RequestInvalid as e:
@@ -197,12 +177,17 @@ def show() -> Response:
     )
 
 
+def where_of(expression: str) -> str:
+    """Return the query for the machines for which *expression* holds."""
+    # On a line of its own: a comment at the end of what somebody typed takes nothing of ours away.
+    return f"Machines | where (\n{expression}\n)"
+
+
 def _found(where: str) -> tuple[Table, QueryInvalid | None]:
     """Return the machines for which a `where` expression of the query language holds, or what is wrong with it."""
     ids, fault = [], None
     try:
-        # On a line of its own: a comment at the end of what somebody typed takes nothing of ours away.
-        answer = api().query(f"Machines | where (\n{where}\n) | project machine_id", rows=MOST_FOUND)
+        answer = api().query(f"{where_of(where)} | project machine_id", rows=MOST_FOUND)
         ids = [str(row[0]) for row in answer.rows]
     except QueryInvalid as e:
         fault = e
@@ -216,42 +201,6 @@ def _found(where: str) -> tuple[Table, QueryInvalid | None]:
     chosen = set(request.args.getlist("column")) & {column.name for column in COLUMNS}
     shown = [replace(c, sort=None) for c in COLUMNS if (c.name in chosen if chosen else c.shown)]
     return replace(whole, columns=shown, every=COLUMNS, rows=found), fault
-
-
-@page.get("/export.csv")
-def export() -> Response:
-    """Stream the machines that fit into a file, a page of the service at a time."""
-    asked, client, sort = _asked(), api(), _sort()
-    first, cursor = client.one_page(
-        OperatorAPI.machines, None, page_size=EXPORT_ROWS, sort=sort, **asked.filters()
-    )
-
-    def lines() -> Iterator[str]:
-        yield _line(EXPORTED)
-        rows, after = first, cursor
-        for _ in range(MOST_EXPORTED // EXPORT_ROWS):
-            yield "".join(_line(cell(m) for cell in EXPORTED.values()) for m in rows)
-            if after is None:
-                return
-            rows, after = client.one_page(
-                OperatorAPI.machines, after, page_size=EXPORT_ROWS, sort=sort, **asked.filters()
-            )
-
-    return FlaskResponse(
-        stream_with_context(lines()),
-        content_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": f'attachment; filename="machines-{now():%Y%m%dT%H%M%SZ}.csv"'},
-    )
-
-
-def _line(values: Iterable[object]) -> str:
-    return csv_line(map(_cell, values))
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return rfc3339(value) if isinstance(value, datetime) else str(value)
 
 
 def _several(verb: str, wanted: Status) -> list[MachineDetail]:
