@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -13,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 from attestation import __version__, completion, manual, output
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     from attestation_web.settings import Settings
 
 PROGRAM: Final = "attestation-web"
@@ -23,7 +28,9 @@ EXIT_UNUSABLE: Final = 1
 EXIT_USAGE: Final = 2
 KEEP_ALIVE_SECONDS: Final = 15
 STOP_SECONDS: Final = 20
-MOST_CONNECTIONS: Final = 1_000
+LAST_SECONDS: Final = 1.0
+THREADS: Final = "WSGI"
+"""What the names of the threads of a2wsgi begin with."""
 COMMANDS: Final = {
     "serve": "serve the dashboard until told to stop",
     "check": "say what is set, and what weakens it; start nothing",
@@ -57,8 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str) -> int:
-    import os
-
     from attestation.errors import AttestationError
     from attestation_web.settings import Settings, SettingsInvalid
 
@@ -91,16 +96,19 @@ def _serve(settings: Settings, warnings: Sequence[str]) -> int:
 
     from attestation_web import logs
     from attestation_web.app import create_app
+    from attestation_web.border import connections
     from attestation_web.border.bodies import Bodies
     from attestation_web.border.health import Health
+    from attestation_web.border.turns import Turns
 
     logs.configure(settings.log_level, settings.log_format)
     for warning in warnings:
         logs.log().warning("web.weak", reason=warning)
-    app = create_app(settings)
+    app = WSGIMiddleware(create_app(settings), workers=settings.threads)  # type: ignore[arg-type]  # it has types of its own
+    connections.ask_for_files()
     server = uvicorn.Server(
         uvicorn.Config(
-            Health(Bodies(WSGIMiddleware(app, workers=settings.threads))),  # type: ignore[arg-type]  # a2wsgi has types of its own
+            Health(Bodies(Turns(app, settings.threads))),  # type: ignore[arg-type]  # a2wsgi has types of its own
             host=settings.listen_host,
             port=settings.listen_port,
             ssl_certfile=settings.tls_cert_file,
@@ -111,7 +119,8 @@ def _serve(settings: Settings, warnings: Sequence[str]) -> int:
             access_log=False,
             log_config=None,
             lifespan="off",
-            limit_concurrency=MOST_CONNECTIONS,
+            http=connections.Protocol,
+            ws="none",
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
@@ -126,7 +135,24 @@ def _serve(settings: Settings, warnings: Sequence[str]) -> int:
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, asked_to_end)
     server.run()
-    return 0 if server.started else EXIT_UNUSABLE
+    if not server.started:
+        return EXIT_UNUSABLE
+    _end(app.executor)
+    return 0
+
+
+def _end(threads: ThreadPoolExecutor) -> None:
+    """End the process where a thread does not: it waits for the service, or to hand on what nobody takes any more."""
+    threads.shutdown(wait=False, cancel_futures=True)
+    until = time.monotonic() + LAST_SECONDS
+    for each in threading.enumerate():
+        if each.name.startswith(THREADS):
+            each.join(max(0.0, until - time.monotonic()))
+            if each.is_alive():
+                from attestation_web import logs
+
+                logs.log().warning("web.cut", seconds=STOP_SECONDS)
+                os._exit(0)
 
 
 if __name__ == "__main__":
