@@ -530,7 +530,7 @@ def test_audit_entries_are_listed_newest_first_under_filters(store: Store) -> No
     ]
     made = store.write_sync(lambda tx: [tx.audit.append(event(n, **k), NOW) for n, k in enumerate(kinds)])
 
-    def listed(wanted: AuditFilter | None) -> list[Any]:
+    def listed(wanted: AuditFilter) -> list[Any]:
         found: list[Any] = []
         cursor: str | None = None
         while True:
@@ -540,10 +540,62 @@ def test_audit_entries_are_listed_newest_first_under_filters(store: Store) -> No
             if cursor is None:
                 return found
 
-    assert listed(None) == made[::-1]
+    assert listed(AuditFilter()) == made[::-1]
     assert listed(AuditFilter(machine_id="m")) == made[:0:-1]
     assert listed(AuditFilter(machine_id="m", operator_cn="bob")) == [made[2]]
     assert listed(AuditFilter(action="lock")) == [made[3]]
+
+
+def test_entries_between_two_instants_are_found_by_halving(store: Store) -> None:
+    """The first instant counts, the second does not; several may have one instant; nothing lies outside the log."""
+    at = [NOW + timedelta(seconds=n) for n in (0, 0, 5, 5, 5, 9)]
+    made = [store.write_sync(lambda tx, n=n, t=t: tx.audit.append(event(n), t)) for n, t in enumerate(at)]  # type: ignore[misc]
+
+    def between(since: int | None, until: int | None) -> list[int]:
+        wanted = AuditFilter(
+            since=None if since is None else NOW + timedelta(seconds=since),
+            until=None if until is None else NOW + timedelta(seconds=until),
+        )
+        page = store.read_sync(lambda tx: tx.audit.page(None, 50, wanted))
+        return [made.index(entry) for _, entry in reversed(page.items)]
+
+    assert between(None, None) == [0, 1, 2, 3, 4, 5]
+    assert between(0, 5) == [0, 1]
+    assert between(1, 5) == []
+    assert between(5, 6) == [2, 3, 4]
+    assert between(5, None) == [2, 3, 4, 5]
+    assert between(None, 9) == [0, 1, 2, 3, 4]
+    assert between(9, None) == [5]
+    assert between(10, None) == between(None, -1) == between(6, 5) == []
+
+
+@pytest.mark.parametrize("filters", [{}, {"action": "lock"}], ids=["all", "by-index"])
+def test_a_search_for_a_text_stops_and_says_where(
+    store: Store, monkeypatch: pytest.MonkeyPatch, filters: dict[str, Any]
+) -> None:
+    """It looks at a bounded number of entries, also where none holds the text, and its cursor goes on there."""
+    monkeypatch.setattr("attestation.store.audit.WINDOW", 4)
+
+    def fill(tx: Tx) -> None:
+        for number in range(1, 13):
+            detail = "from 10.0.0.7_A" if number in {2, 6, 7, 11} else "nothing"
+            tx.audit.append(event(number, action="lock", detail=detail), NOW)
+
+    store.write_sync(fill)
+
+    def pages(text: str, limit: int = 50) -> list[tuple[list[int], int | None]]:
+        found, cursor = [], None
+        wanted = AuditFilter(text=text, **filters)
+        while True:
+            page = store.read_sync(lambda tx, at=cursor: tx.audit.page(at, limit, wanted))  # type: ignore[misc]
+            found.append(([number for number, _ in page.items], page.searched_to))
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    assert pages("10.0.0.7_a") == [([11], 9), ([7, 6], 5), ([2], None)]
+    assert pages("0.7", 1) == [([11], 9), ([7], 7), ([6], 3), ([2], None)]
+    assert pages("10.0.0%") == pages("nobody says this") == [([], 9), ([], 5), ([], None)]
 
 
 def test_purge_deletes_what_nothing_needs_and_nothing_else(store: Store) -> None:

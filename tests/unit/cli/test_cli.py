@@ -781,6 +781,17 @@ def test_the_audit_is_listed_with_who_and_what() -> None:
     assert "pending_approval → registered" in lines[1]
 
 
+def test_the_audit_is_asked_for_a_time_and_a_text() -> None:
+    """Days and instants are UTC; what is none is refused before anything is asked."""
+    stub = Stub()
+    args = ("--since", "2026-11-01", "--until", "2026-11-02T06:00", "--text", "10.0.0.7")
+    assert run(stub, "audit", "list", *args).exit_code == 0
+    asked = stub.requests[0].url.params
+    assert asked["since"] == "2026-11-01T00:00:00.000000Z"
+    assert (asked["until"], asked["text"]) == ("2026-11-02T06:00:00.000000Z", "10.0.0.7")
+    assert run(stub, "audit", "list", "--since", "yesterday").exit_code == 2
+
+
 def test_the_audit_of_a_deleted_machine_is_found_by_its_full_id() -> None:
     """The record is gone, the entries are not."""
     stub = Stub()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from datetime import timedelta
 
 import pytest
 
@@ -43,6 +45,33 @@ def test_entries_are_listed_and_found(dashboard: Dashboard) -> None:
     assert "one word in lower case" in auditor.page("/audit?action=Approve it")
     assert "no name of a person" in auditor.page("/audit?operator=%07")
     assert 'role="alert"' in auditor.page("/audit?after=%2A")
+
+
+def test_entries_of_a_time_and_with_a_text_are_found(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first minute, before the second, UTC; a search that stopped says where, and leads on."""
+    for seed in (1, 2):
+        dashboard.machine(seed).admitted(dashboard.service.operator())
+        dashboard.service.clock.pass_(hours=1)
+    auditor = dashboard.browser("vera", rights=AUDITOR)
+
+    def approved(query: str) -> int:
+        return auditor.page(f"/audit?action=approve&{query}").count('class="clip"')
+
+    start = dashboard.service.clock.now() - timedelta(hours=2)
+    first, second = (f"{start + timedelta(minutes=n):%Y-%m-%dT%H:%M}" for n in (0, 50))
+    assert [approved(""), approved(f"since={first}"), approved(f"since={second}")] == [2, 2, 1]
+    assert [approved(f"until={second}"), approved(f"until={first}&text=role")] == [1, 0]
+    assert [approved("text=ROLE+worker"), approved("text=%25")] == [2, 0]
+    assert "is a day and a time in UTC" in auditor.page("/audit?since=yesterday")
+    monkeypatch.setattr("attestation.store.audit.WINDOW", 2)
+    page = auditor.page("/audit?text=nobody+says+this")
+    assert "No entry fits among those that were looked at." in page
+    onward = re.search(r'looked down to entry \d+, [^<]*<a href="([^"]+)"', page)
+    assert onward is not None
+    assert "text=nobody+says+this&after=" in html.unescape(onward[1])
+    assert auditor.get(html.unescape(onward[1])).status_code == 200
 
 
 @pytest.mark.threat("T49")

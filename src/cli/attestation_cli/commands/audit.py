@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -21,6 +22,7 @@ from attestation_cli.session import Session
 if TYPE_CHECKING:
     from attestation.audit.proof import Head
 
+INSTANT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"])
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -44,24 +46,44 @@ def group() -> None:
     help="Only about this machine: its id, the beginning of it, or its hostname.",
 )
 @click.option("--action", help="Only of this kind, e.g. approve, lock, attest_failed.")
+@click.option("--since", type=INSTANT, help="Not before this day or instant, UTC.")
+@click.option("--until", type=INSTANT, help="Before this day or instant, UTC.")
+@click.option("--text", help="Only with this text in action, name, machine, detail or address.")
 @click.option(
     "--limit", type=click.IntRange(min=0), default=50, help="Show at most so many; 0 shows all. [default: 50]"
 )
 @listing
-def list_(session: Session, machine_id: str | None, action: str | None, limit: int) -> None:
-    """List entries, newest first.
+def list_(
+    session: Session,
+    machine_id: str | None,
+    action: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    text: str | None,
+    limit: int,
+) -> None:
+    """List entries, newest first. For a text the service looks at all of them, 50,000 at a time.
 
     \b
     Examples:
       attestation audit list --action approve
       attestation audit list --machine-id cp-1 --limit 0 -o csv > cp-1.csv
+      attestation audit list --since 2026-11-01 --until 2026-11-02T06:00 --text 10.0.0.7
     """
     from attestation_cli import audit_rows  # here: whoever asks for help need not wait for it
 
     with session.client() as client:
         full_id = session.find_id(client, machine_id) if machine_id else None
         entries = islice(
-            client.audit(machine_id=full_id, action=action, page_size=min(limit or 200, 200)), limit or None
+            client.audit(
+                machine_id=full_id,
+                action=action,
+                since=since and since.replace(tzinfo=UTC),
+                until=until and until.replace(tzinfo=UTC),
+                text=text,
+                page_size=min(limit or 200, 200),
+            ),
+            limit or None,
         )
         session.emit_list(entries, audit_rows.COLUMNS, "No audit entries.")
 

@@ -9,6 +9,7 @@ The service gives it a handler and says who may ask; a client has it as a method
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from attestation import api
@@ -335,9 +336,10 @@ class OperatorAPI:
     @operation("list_audit", "GET /audit", e.RequestInvalid)
     def audit(
         self, *, machine_id: str | None = None, action: str | None = None, operator_cn: str | None = None,
+        since: datetime | None = None, until: datetime | None = None, text: str | None = None,
         page_size: int = PAGE_SIZE,
     ) -> Annotated[Iterator[api.AuditEntryDetail], api.AuditPage]:
-        """Yield audit entries, newest first."""
+        """Yield audit entries, newest first; *since* an instant, before *until*, with *text* in them."""
 
     @operation("verify_audit", "GET /audit/verify")
     def verify_audit(self) -> api.AuditVerification:

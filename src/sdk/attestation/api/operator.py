@@ -503,6 +503,11 @@ class AuditPage(Wire):
 
     items: list[AuditEntryDetail]
     next_cursor: Cursor
+    searched_to: int | None = Field(
+        default=None,
+        description="With `text`: entries down to this number were looked at, older ones are behind `next_cursor`; "
+        "null where all that fit otherwise were",
+    )
 
 
 class UnprovenRow(Wire):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, get_origin
 
@@ -11,6 +12,7 @@ from attestation import api
 from attestation.api.operation import A, ClientMethod, Operation, P
 from attestation.client.connection import Answer, Client, parse, segment
 from attestation.client.errors import AnswerInvalid
+from attestation.clock import rfc3339
 
 Page = tuple[Sequence[Any], str | None]
 
@@ -71,12 +73,24 @@ class Asking(Client):
             ServiceUnreachable: No answer.
             AnswerInvalid: Not an answer of this API.
         """
+        page = self.whole_page(operation, cursor, *args, **kwargs)
+        return page.items, page.next_cursor
+
+    def whole_page(
+        self,
+        operation: ClientMethod[P, Iterator[A]],
+        cursor: str | None,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Any:
+        """Return one page as `one_page` does, with whatever it says beside its items."""
         path, params, _ = spelled(operation, args, kwargs)
         asked = {"limit" if name == "page_size" else name: value for name, value in params.items()}
         if cursor is not None:
             asked["cursor"] = cursor
         model = operation.answer.__metadata__[0]
-        return self._http.read("GET", path, partial(_read_page, model), params=asked)
+        return self._http.read("GET", path, lambda answer: parse(answer, model), params=asked)
 
     def pages(self, path: str, params: Mapping[str, Any], read: Callable[[Answer], Page]) -> Iterator[Any]:
         """Yield the items of every page of *path*, whose query is *params*; `page_size` is its `limit`."""
@@ -106,7 +120,13 @@ def spelled(
     members = {name.rstrip("_"): value for name, value in given.items() if value is not None}
     if takes_body:
         return path, {}, members.get("request", members)
-    return path, {name: str(v).lower() if isinstance(v, bool) else v for name, v in members.items()}, None
+    return path, {name: _in_query(value) for name, value in members.items()}, None
+
+
+def _in_query(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def at(operation: Operation, **values: object) -> str:

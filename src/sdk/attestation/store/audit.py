@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy import ColumnElement, bindparam, func, insert, or_, select
 
 from attestation.audit import GENESIS_HASH, AuditEntry, AuditEvent, canonical_members, linked
 from attestation.audit.authority import MARK, Change, with_changes
@@ -15,7 +16,7 @@ from attestation.audit.merkle import leaf_hash
 from attestation.clock import Clock, parse_rfc3339, rfc3339
 from attestation.store.audit_tree import AuditTree
 from attestation.store.codec import binds, codec
-from attestation.store.pages import Page, before_id, checked_limit, page_of
+from attestation.store.pages import Page, before_id, checked_limit, encode_cursor, escaped, page_of
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import AuditRow, table_of
 
@@ -32,13 +33,43 @@ _T = table_of(AuditRow)
 _C = _T.c
 
 
+WINDOW = 50_000
+"""Entries that one page looks at for a text, which no index finds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """Which entries a list shows; None means any."""
+    """Which entries a list shows; None means any.
+
+    Args:
+        machine_id: Exactly this machine.
+        operator_cn: Exactly this name.
+        action: Exactly this action.
+        since: Not before this instant.
+        until: Before this instant.
+        text: In action, name, machine, detail or address, without regard to case; no character is special.
+    """
 
     machine_id: str | None = None
     operator_cn: str | None = None
     action: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditPage(Page[tuple[int, AuditEntry]]):
+    """Some entries with their ids, newest first.
+
+    Args:
+        searched_to: Down to this id entries were looked at for a text; None where all that fit otherwise were.
+    """
+
+    searched_to: int | None = None
+
+
+EVERYTHING = AuditFilter()
 
 
 _ROW = codec(AuditEntry, _C, besides=("id",))
@@ -63,14 +94,32 @@ _TELLS_AT_ALL = Prepared(_TELLS)
 _TELLS_AFTER = Prepared(_TELLS.where(_C.id > bindparam("after"), _C.operator_cn != MACHINE))
 
 
+_EXACT = ("machine_id", "operator_cn", "action")
+_TEXTS = (_C.action, _C.operator_cn, _C.machine_id, _C.detail, _C.source_ip)
+_HOLDS = or_(*(column.ilike(bindparam("part"), escape="\\") for column in _TEXTS))
+_FROM = Prepared(select(_C.id, _C.timestamp).where(_C.id >= bindparam("id")).order_by(_C.id).limit(1))
+
+
+def _within(filters: tuple[str, ...]) -> list[ColumnElement[bool]]:
+    return [
+        _C.id < bindparam("before"),
+        _C.id >= bindparam("lowest"),
+        *(_C[name] == bindparam(name) for name in filters),
+    ]
+
+
+@lru_cache(maxsize=16)
+def _page(filters: tuple[str, ...], *, text: bool) -> Prepared:
+    chosen = [*_within(filters), *([_HOLDS] if text else [])]
+    return Prepared(select(_T).where(*chosen).order_by(_C.id.desc()).limit(bindparam("rows")))
+
+
 @lru_cache(maxsize=8)
-def _page(filters: tuple[str, ...]) -> Prepared:
-    return Prepared(
-        select(_T)
-        .where(_C.id < bindparam("before"), *(_C[name] == bindparam(name) for name in filters))
-        .order_by(_C.id.desc())
-        .limit(bindparam("rows"))
-    )
+def _window(filters: tuple[str, ...]) -> Prepared:
+    """Return the statement for the lowest id of so many entries that fit, and how many they are."""
+    # Of the index that the filter is for; without one the number of an entry says it.
+    found = select(_C.id).where(*_within(filters)).order_by(_C.id.desc()).limit(bindparam("rows")).subquery()
+    return Prepared(select(func.min(found.c.id), func.count()))
 
 
 class Audit:
@@ -140,22 +189,63 @@ class Audit:
         self.tree.grow(last_id, leaf_hash(data))
         return entry
 
-    def page(
-        self, cursor: str | None, limit: int, wanted: AuditFilter | None = None
-    ) -> Page[tuple[int, AuditEntry]]:
+    def page(self, cursor: str | None, limit: int, wanted: AuditFilter = EVERYTHING) -> AuditPage:
         """Return entries with their row ids, newest first.
+
+        For a text a page looks at `WINDOW` entries at most: it may be empty and have a next one.
 
         Raises:
             RequestInvalid: *cursor* or *limit* cannot be right.
         """
-        values: dict[str, object] = {"before": before_id("audit", cursor), "rows": checked_limit(limit) + 1}
-        filters = []
-        for name in AuditFilter.__slots__ if wanted else ():
-            value = getattr(wanted, name)
-            if value is not None:
-                filters.append(name)
-                values[name] = value
-        return page_of("audit", self._sql.rows(_page(tuple(filters)), **values), limit, _decode)
+        filters = tuple(name for name in _EXACT if getattr(wanted, name) is not None)
+        values: dict[str, object] = {name: getattr(wanted, name) for name in filters}
+        lowest = 1 if wanted.since is None else self._first_at(wanted.since)
+        before = before_id("audit", cursor)
+        if wanted.until is not None:
+            before = min(before, self._first_at(wanted.until))
+        values |= {"before": before, "lowest": lowest}
+        end = None
+        if wanted.text is not None:
+            end = self._window_end(filters, values)
+            values |= {"lowest": end or lowest, "part": f"%{escaped(wanted.text)}%"}
+        rows = self._sql.rows(
+            _page(filters, text=wanted.text is not None), **values, rows=checked_limit(limit) + 1
+        )
+        found = page_of("audit", rows, limit, _decode)
+        if wanted.text is None:
+            return AuditPage(items=found.items, next_cursor=found.next_cursor)
+        if found.next_cursor is not None:
+            return AuditPage(items=found.items, next_cursor=found.next_cursor, searched_to=found.items[-1][0])
+        return AuditPage(
+            items=found.items,
+            next_cursor=None if end is None else encode_cursor("audit", str(end)),
+            searched_to=end,
+        )
+
+    def _first_at(self, instant: datetime) -> int:
+        """Return the id of the first entry that is not before *instant*; one more than the last where none is.
+
+        Ids and times rise together, so halving finds it: twenty rows of a million, and no index to keep.
+        """
+        text, last = rfc3339(instant), self._sql.row(_LAST)
+        low, high = 1, 1 if last is None else last[0] + 1
+        while low < high:
+            row = self._sql.row(_FROM, id=(low + high) // 2)
+            if row is None or row[1] >= text:
+                high = (low + high) // 2
+            else:
+                low = row[0] + 1
+        return low
+
+    def _window_end(self, filters: tuple[str, ...], values: Mapping[str, Any]) -> int | None:
+        """Return the id at which a search stops for now; None where it looks at all that is left."""
+        if filters:
+            row = self._sql.row(_window(filters), **values, rows=WINDOW + 1)
+            assert row is not None
+            return None if row[1] <= WINDOW else int(row[0]) + 1
+        last = self._sql.row(_LAST)
+        end = min(values["before"], 1 if last is None else last[0] + 1) - WINDOW
+        return None if end <= values["lowest"] else int(end)
 
     def entries(self, after_id: int, limit: int) -> list[tuple[int, AuditEntry]]:
         """Return the *limit* entries after row *after_id* in ascending order, for a verifier that walks."""

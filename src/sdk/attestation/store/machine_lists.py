@@ -19,7 +19,15 @@ from attestation.errors import RequestInvalid
 from attestation.machines import Role, Status, Trust
 from attestation.results import Verdict
 from attestation.store.labels import wears
-from attestation.store.pages import Page, before_id, checked_limit, decode_cursor, encode_cursor, page_of
+from attestation.store.pages import (
+    Page,
+    before_id,
+    checked_limit,
+    decode_cursor,
+    encode_cursor,
+    escaped,
+    page_of,
+)
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import MachineRow, table_of
 
@@ -128,11 +136,6 @@ def _asked(wanted: MachineFilter) -> tuple[dict[str, object], tuple[str, ...]]:
     for number, (key, label) in enumerate(wanted.labels.items()):
         values |= {f"label_{number}": key, f"value_{number}": label}
     return values, tuple(filters)
-
-
-def escaped(text: str) -> str:
-    r"""Return *text* for LIKE with `\` as escape: no character is special."""
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def _chosen(filters: Sequence[str], valued: Sequence[bool]) -> list[ColumnElement[bool]]:

@@ -76,6 +76,11 @@ def checked_limit(limit: int) -> int:
     return limit
 
 
+def escaped(text: str) -> str:
+    r"""Return *text* for LIKE with `\` as escape: no character is special."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
 def page_of(kind: str, rows: Sequence[Row], limit: int, decode: Callable[[Row], T]) -> Page[T]:
     """Return the page of the first *limit* of *rows*; its cursor is their last first column.
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypeVar
 
 import structlog
 from fastapi import Path, Query, Response
+from pydantic import AwareDatetime
 
 from attestation.api import AuditEntryDetail, AuditKeys, AuditPage, ConsistencyProof, InclusionProof
 from attestation.api.base import MachineId
@@ -23,6 +24,7 @@ from attestation.audit.export import (
 from attestation.audit.tiles import Tile, format_bundle, format_hashes, parse_path
 from attestation.errors import LogBroken, MalformedEvidence, ProofUnavailable, Unavailable
 from attestation.store import AuditFilter, CountersignatureKind, Tx
+from attestation.store.audit import WINDOW
 from attestation.wire import b64encode
 from attestation_service.auth import Operator
 from attestation_service.resources import Res, Resources
@@ -49,6 +51,18 @@ async def list_entries(
     machine_id: Annotated[MachineId | None, Query()] = None,
     action: Annotated[str | None, Query(pattern=r"^[a-z_]{1,64}$")] = None,
     operator_cn: Annotated[str | None, Query(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")] = None,
+    since: Annotated[AwareDatetime | None, Query(description="Not before this instant")] = None,
+    until: Annotated[AwareDatetime | None, Query(description="Before this instant")] = None,
+    text: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=128,
+            pattern=r"^[^\x00-\x1f\x7f]*$",
+            description="In action, name, machine id, detail or address, without regard to case; no character is "
+            f"special. A page looks at {WINDOW:,} entries at most: see `searched_to`",
+        ),
+    ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     *,
@@ -58,8 +72,12 @@ async def list_entries(
 
     Every column, so that a reader can recompute each hash.
     """
-    wanted = AuditFilter(machine_id=machine_id, operator_cn=operator_cn, action=action)
-    page = await res.store.read(lambda tx: tx.audit.page(cursor, limit, wanted))
+    wanted = AuditFilter(
+        machine_id=machine_id, operator_cn=operator_cn, action=action, since=since, until=until, text=text
+    )
+    # To search is to look at many: it delays nobody's reads by key.
+    look = res.store.read if text is None else res.store.scan
+    page = await look(lambda tx: tx.audit.page(cursor, limit, wanted))
     return AuditPage(
         items=[
             AuditEntryDetail(
@@ -69,6 +87,7 @@ async def list_entries(
             for row_id, entry in page.items
         ],
         next_cursor=page.next_cursor,
+        searched_to=page.searched_to,
     )
 
 

@@ -44,6 +44,8 @@ PAGE_SIZE: Final = 50
 ACTION: Final = re.compile(r"[a-z_]{1,64}")
 MACHINE: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 LONGEST_NAME: Final = 256
+LONGEST_TEXT: Final = 128
+ASKED: Final = ("machine", "action", "operator", "since", "until", "text")
 REFUSED: Final = Look.BAD
 FAILURES: Final = ("denied", "attest_failed", "break_glass")
 """Actions that somebody looks for first; they stand out in the list."""
@@ -71,21 +73,25 @@ class EntryUnknown(Unknown):
 
 @page.get("")
 def show() -> Response:
-    """List entries, newest first, of one machine, action or person."""
-    asked = {name: request.args.get(name, "").strip() for name in ("machine", "action", "operator")}
+    """List entries, newest first: of one machine, action or person, between two instants, with a text in them."""
+    asked = {name: request.args.get(name, "").strip() for name in ASKED}
     faults = _faults(asked)
     rows: Any = ()
-    cursor = None
+    cursor = searched_to = None
     if not faults:
         try:
-            rows, cursor = api().one_page(
+            found = api().whole_page(
                 OperatorAPI.audit,
                 request.args.get("after"),
                 machine_id=asked["machine"] or None,
                 action=asked["action"] or None,
                 operator_cn=asked["operator"] or None,
+                since=_instant(asked["since"]),
+                until=_instant(asked["until"]),
+                text=asked["text"] or None,
                 page_size=PAGE_SIZE,
             )
+            rows, cursor, searched_to = found.items, found.next_cursor, found.searched_to
         except RequestInvalid as e:
             faults = [clean(str(e))]
     return render(
@@ -94,9 +100,22 @@ def show() -> Response:
         asked=asked,
         faults=faults,
         filtered=any(asked.values()),
+        searched_to=searched_to,
         words_of=words_of,
         loud=FAILURES,
     )
+
+
+def _instant(text: str) -> datetime | None:
+    """Return the instant, UTC, that a field for day and time says; None for nothing.
+
+    Raises:
+        ValueError: None.
+    """
+    if not text:
+        return None
+    at = datetime.fromisoformat(text)
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
 
 
 def _faults(asked: dict[str, str]) -> list[str]:
@@ -105,6 +124,13 @@ def _faults(asked: dict[str, str]) -> list[str]:
         faults.append("The id of a machine is 36 characters, as its page shows it.")
     if asked["action"] and not ACTION.fullmatch(asked["action"]):
         faults.append("An action is one word in lower case, such as approve or attest_failed.")
+    for name in ("since", "until"):
+        try:
+            _instant(asked[name])
+        except ValueError:
+            faults.append(f"{name.capitalize()} is a day and a time in UTC, such as 2026-11-26T14:00.")
+    if len(asked["text"]) > LONGEST_TEXT or not asked["text"].isprintable():
+        faults.append(f"A text to search for has at most {LONGEST_TEXT} characters.")
     if len(asked["operator"]) > LONGEST_NAME or not asked["operator"].isprintable():
         faults.append("That is no name of a person.")
     return faults
