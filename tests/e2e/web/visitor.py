@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page
 from tests.e2e.web.world import World
 
 LOGIN_STEPS = 5
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = 60_000
 
 
 class Visitor:
