@@ -23,7 +23,7 @@ NAMES = LookUp(
     functions=frozenset({"count", "lower"}),
     rows=1000,
     size_bytes=1 << 20,
-    seconds=5,
+    seconds=60,
 )
 COUNT = "SELECT count(*) FROM machines AS a, machines AS b, machines AS c, machines AS d, machines AS e"
 ENDLESS = replace(NAMES, sql=f"{COUNT}, machines AS f, machines AS g", seconds=0.5)

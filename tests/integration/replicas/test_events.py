@@ -76,7 +76,7 @@ def test_killed_workers_lose_no_event_and_keep_the_order(
     def kill_one() -> None:
         """Kill the worker that is told next, in the middle of it."""
         before, give_up_at = len(written()), time.monotonic() + 5
-        while len(written()) == before and time.monotonic() < give_up_at:
+        while not written() or (len(written()) == before and time.monotonic() < give_up_at):
             time.sleep(0.002)
         pid = int(written()[-1][0])
         if any(pid in each.worker_pids() for each in fleet):

@@ -195,17 +195,24 @@ async def test_in_flight_counts_and_drains() -> None:
     life = Life(Settings())
     assert await life.drained()
 
-    async def serve(seconds: float) -> None:
-        with life:
-            await asyncio.sleep(seconds)
+    ends = [asyncio.Event(), asyncio.Event()]
 
-    tasks = [asyncio.create_task(serve(0.02)), asyncio.create_task(serve(0.05))]
+    async def serve(end: asyncio.Event) -> None:
+        with life:
+            await end.wait()
+
+    tasks = [asyncio.create_task(serve(end)) for end in ends]
     await asyncio.sleep(0)
     assert life.count == 2
     life.stop(time.monotonic() + 0.001)
     assert not await life.drained()
     life.stop(time.monotonic() + 30)
-    assert await life.drained()
+    drained = asyncio.create_task(life.drained())
+    for end in ends:
+        await asyncio.sleep(0)
+        assert not drained.done()
+        end.set()
+    assert await drained
     await asyncio.gather(*tasks)
 
 
