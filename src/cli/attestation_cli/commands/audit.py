@@ -62,7 +62,7 @@ def list_(
     text: str | None,
     limit: int,
 ) -> None:
-    """List entries, newest first. For a text the service looks at all of them, 50,000 at a time.
+    """List entries, newest first. For a text the service looks at all of them, 20,000 at a time.
 
     \b
     Examples:
