@@ -365,6 +365,32 @@ def test_pages_newest_first(ca: Store) -> None:
         page("nonsense")
 
 
+def test_pages_in_the_order_of_ends(ca: Store) -> None:
+    """Each certificate once, also where several end together; between two ends; each order has its own cursors."""
+    days = {1: 3, 2: 1, 3: 2, 4: 2, 5: 2, 6: 9}
+    issue(ca, *(planned(n, not_after=NOW + end * DAY) for n, end in days.items()))
+    reserve(ca, planned(7, not_after=NOW + DAY))
+
+    def pages(**wanted: Any) -> list[list[int]]:
+        found: list[list[int]] = []
+        cursor: str | None = None
+        chosen = IssuanceFilter(state="issued", **wanted)
+        while True:
+            page = ca.read_sync(lambda tx, at=cursor: tx.issuances.page(chosen, at, 2, by_end=True))  # type: ignore[misc]
+            found.append([int(row.serial, 16) for row in page.items])
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    assert pages() == [[2, 3], [4, 5], [1, 6]]
+    assert pages(ends_from=NOW + 2 * DAY, ends_before=NOW + 3 * DAY) == [[3, 4], [5]]
+    assert pages(ends_from=NOW + 10 * DAY) == [[]]
+    newest = ca.read_sync(lambda tx: tx.issuances.page(IssuanceFilter(), None, 2))
+    for cursor in (newest.next_cursor, "nonsense"):
+        with pytest.raises(RequestInvalid):
+            ca.read_sync(lambda tx, at=cursor: tx.issuances.page(IssuanceFilter(), at, 2, by_end=True))  # type: ignore[misc]
+
+
 def test_purge_keeps_what_is_undecided(ca: Store) -> None:
     """Rows of certificates that ended long ago go, a batch at a time; a reserved one is decided first."""
     issue(ca, planned(1), planned(2))

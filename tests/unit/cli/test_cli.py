@@ -792,6 +792,16 @@ def test_the_audit_is_asked_for_a_time_and_a_text() -> None:
     assert run(stub, "audit", "list", "--since", "yesterday").exit_code == 2
 
 
+def test_certificates_that_end_first_are_asked_for() -> None:
+    """From now on, in the order of their ends; without it in that of the log."""
+    stub = Stub()
+    assert run(stub, "ca", "certificates", "--ending").exit_code == 0
+    assert stub.requests[-1].url.params["sort"] == "not_after"
+    assert stub.requests[-1].url.params["ends_from"].endswith("Z")
+    run(stub, "ca", "certificates")
+    assert not {"sort", "ends_from"} & set(stub.requests[-1].url.params)
+
+
 def test_the_audit_of_a_deleted_machine_is_found_by_its_full_id() -> None:
     """The record is gone, the entries are not."""
     stub = Stub()

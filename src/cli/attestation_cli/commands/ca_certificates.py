@@ -48,10 +48,11 @@ MOST_LOOKED_AT = 2000
     type=click.Choice([p.value for p in ProfileName]),
     help=f"Only of this profile: {', '.join(p.value for p in ProfileName)}.",
 )
+@click.option("--ending", is_flag=True, help="Those that are not over yet, the first to end first.")
 @LIMIT
 @listing
 def certificates_(
-    session: Session, machine: str | None, state: str | None, profile: str | None, limit: int
+    session: Session, machine: str | None, state: str | None, profile: str | None, limit: int, *, ending: bool
 ) -> None:
     """List what the CA has signed, newest first.
 
@@ -62,11 +63,18 @@ def certificates_(
     Examples:
       attestation ca certificates --state held
       attestation ca certificates --machine cp-1 -o wide
+      attestation ca certificates --state issued --ending
       attestation ca certificates --limit 0 -o csv > certificates.csv
     """
     with session.client() as client:
         machine_id = session.find_id(client, machine) if machine is not None else None
-        found = client.certificates(machine_id=machine_id, state=state, profile=profile)
+        found = client.certificates(
+            machine_id=machine_id,
+            state=state,
+            profile=profile,
+            ends_from=datetime.now(UTC) if ending else None,
+            sort="not_after" if ending else None,
+        )
         emit_certificates(session, islice(found, limit or None))
 
 

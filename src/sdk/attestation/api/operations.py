@@ -529,9 +529,10 @@ class OperatorAPI:
     @operation("list_certificates", "GET /ca/certificates", e.CANotConfigured, e.RequestInvalid)
     def certificates(
         self, *, machine_id: str | None = None, state: str | None = None, profile: str | None = None,
-        page_size: int = PAGE_SIZE,
+        ends_from: datetime | None = None, ends_before: datetime | None = None,
+        sort: Literal["not_after"] | None = None, page_size: int = PAGE_SIZE,
     ) -> Annotated[Iterator[api.CertificateDetail], api.CertificatePage]:
-        """Yield the issuance log, newest first; pages are fetched as they are needed."""
+        """Yield the issuance log, newest first, or those that end first; pages are fetched as they are needed."""
 
     @operation("list_machine_certificates", "GET /machines/{machine_id}/certificates", e.RequestInvalid)
     def machine_certificates(

@@ -13,15 +13,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Literal
 
 from sqlalchemy import BindParameter, bindparam, case, delete, func, insert, or_, select, text, update
 
 from attestation.clock import from_micros, to_micros
-from attestation.errors import CertificateUnknown
+from attestation.errors import CertificateUnknown, RequestInvalid
 from attestation.store.codec import binds, codec
 from attestation.store.issuers import Issuers
-from attestation.store.pages import Page, before_id, checked_limit, page_of
+from attestation.store.pages import (
+    Page,
+    before_id,
+    checked_limit,
+    decode_cursor,
+    encode_cursor,
+    page_of,
+)
 from attestation.store.refused_keys import RefusedKey, RefusedKeys
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import LISTED_CERTIFICATE, RESERVED_CERTIFICATE, IssuanceRow, table_of
@@ -94,12 +102,14 @@ class Issuance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuanceFilter:
-    """Which certificates a list shows; None means any."""
+    """Which certificates a list shows; None means any. Of ends, the first instant counts and the second does not."""
 
     machine_id: str | None = None
     issuer_id: str | None = None
     state: IssuanceState | None = None
     profile: str | None = None
+    ends_from: datetime | None = None
+    ends_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +224,41 @@ _PURGE = Prepared(
 )
 
 
-def _page_statement(names: tuple[str, ...]) -> Prepared:
-    wanted = [_C[name] == bindparam(f"of_{name}") for name in names]
-    return Prepared(
-        select(_T).where(_C.id < bindparam("before"), *wanted).order_by(_C.id.desc()).limit(bindparam("rows"))
-    )
+_EXACT = ("machine_id", "issuer_id", "state", "profile")
+_ENDS = {
+    "ends_from": _C.not_after >= bindparam("of_ends_from"),
+    "ends_before": _C.not_after < bindparam("of_ends_before"),
+}
 
 
-_PAGES: dict[tuple[str, ...], Prepared] = {}
+@lru_cache(maxsize=32)
+def _page_statement(names: tuple[str, ...], *, by_end: bool) -> Prepared:
+    wanted = [_ENDS[name] if name in _ENDS else _C[name] == bindparam(f"of_{name}") for name in names]
+    if not by_end:
+        newest = select(_T).where(_C.id < bindparam("before"), *wanted).order_by(_C.id.desc())
+        return Prepared(newest.limit(bindparam("rows")))
+    end: BindParameter[int] = bindparam("after_end")
+    further = or_(_C.not_after > end, _C.id > bindparam("after_id"))
+    # Also by itself that it is not before: so the index knows where to begin.
+    ordered = select(_T).where(_C.not_after >= end, further, *wanted).order_by(_C.not_after, _C.id)
+    return Prepared(ordered.limit(bindparam("rows")))
+
+
+_BY_END = "certificates by their end"
+
+
+def _after(cursor: str | None) -> dict[str, int]:
+    """Return the end and the id after which a page begins.
+
+    Raises:
+        RequestInvalid: Not a cursor of this order.
+    """
+    if cursor is None:
+        return {"after_end": 0, "after_id": 0}
+    texts = decode_cursor(_BY_END, cursor).split(":")
+    if len(texts) != 2 or not all(each.isascii() and each.isdigit() and len(each) < 19 for each in texts):
+        raise RequestInvalid("cursor: not one that this list gave out")
+    return {"after_end": int(texts[0]), "after_id": int(texts[1])}
 
 
 class Issuances:
@@ -320,28 +357,30 @@ class Issuances:
         row = self._sql.row(_LAST_END, of_issuer=issuer_id)
         return None if row is None or row[0] is None else from_micros(row[0])
 
-    def page(self, wanted: IssuanceFilter, cursor: str | None, limit: int) -> Page[Issuance]:
-        """Return certificates, newest first.
+    def page(
+        self, wanted: IssuanceFilter, cursor: str | None, limit: int, *, by_end: bool = False
+    ) -> Page[Issuance]:
+        """Return certificates, newest first; *by_end* those that end first before others.
 
         Raises:
             RequestInvalid: A cursor or limit that cannot be.
         """
-        chosen = {
-            name: value
-            for name in ("machine_id", "issuer_id", "state", "profile")
-            if (value := getattr(wanted, name)) is not None
-        }
-        names = tuple(chosen)
-        statement = _PAGES.get(names)
-        if statement is None:
-            statement = _PAGES[names] = _page_statement(names)
-        rows = self._sql.rows(
-            statement,
-            before=before_id("certificates", cursor),
-            rows=checked_limit(limit) + 1,
-            **{f"of_{name}": value for name, value in chosen.items()},
+        chosen = {name: value for name in _EXACT if (value := getattr(wanted, name)) is not None}
+        chosen |= {name: to_micros(end) for name in _ENDS if (end := getattr(wanted, name)) is not None}
+        values: dict[str, object] = {f"of_{name}": value for name, value in chosen.items()}
+        values["rows"] = checked_limit(limit) + 1
+        values |= _after(cursor) if by_end else {"before": before_id("certificates", cursor)}
+        rows = self._sql.rows(_page_statement(tuple(chosen), by_end=by_end), **values)
+        if not by_end:
+            return page_of("certificates", rows, limit, _ROW.decode)
+        items = tuple(_ROW.decode(row) for row in rows[:limit])
+        more = len(rows) > limit
+        return Page(
+            items=items,
+            next_cursor=encode_cursor(_BY_END, f"{to_micros(items[-1].not_after)}:{rows[limit - 1][0]}")
+            if more
+            else None,
         )
-        return page_of("certificates", rows, limit, _ROW.decode)
 
     def purge(self, before: datetime, limit: int) -> int:
         """Delete up to *limit* rows of certificates that ended before *before*; return how many."""

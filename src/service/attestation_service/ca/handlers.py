@@ -11,10 +11,11 @@ import functools
 import hashlib
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from cryptography import x509
 from fastapi import Query
+from pydantic import AwareDatetime
 
 from attestation.algorithms import CryptoPolicy, Use, demand
 from attestation.api import (
@@ -192,6 +193,12 @@ async def certificates(
     machine_id: Annotated[MachineId | None, Query()] = None,
     state: Annotated[IssuanceState | None, Query()] = None,
     profile: Annotated[ProfileName | None, Query()] = None,
+    ends_from: Annotated[AwareDatetime | None, Query(description="Not over before this instant")] = None,
+    ends_before: Annotated[AwareDatetime | None, Query(description="Over before this instant")] = None,
+    sort: Annotated[
+        Literal["not_after"] | None,
+        Query(description="Those that end first before others; newest first without"),
+    ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     *,
@@ -199,7 +206,7 @@ async def certificates(
 ) -> CertificatePage:
     """List the issuance log.
 
-    Newest first; every serial number that was ever reserved, until long after its end.
+    Newest first, or in the order of their ends; every serial number that was ever reserved, until long after its end.
 
     Raises:
         CANotConfigured: The service has no CA.
@@ -207,9 +214,13 @@ async def certificates(
     """
     authority_of(res)
     wanted = IssuanceFilter(
-        machine_id=machine_id, state=state, profile=profile.value if profile is not None else None
+        machine_id=machine_id,
+        state=state,
+        profile=profile.value if profile is not None else None,
+        ends_from=ends_from,
+        ends_before=ends_before,
     )
-    page = await res.store.scan(lambda tx: tx.issuances.page(wanted, cursor, limit))
+    page = await res.store.scan(lambda tx: tx.issuances.page(wanted, cursor, limit, by_end=sort is not None))
     return CertificatePage(
         items=[certificate_detail(each, whole=False) for each in page.items], next_cursor=page.next_cursor
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Final, get_args
 
 from flask import request
@@ -37,8 +36,6 @@ STATES: Final = ("issued", "held", "revoked", "reserved", "void")
 REASONS: Final[tuple[str, ...]] = get_args(CertificateRevokeRequest.model_fields["reason"].annotation)
 PAGE_ROWS: Final = 50
 SOON: Final = timedelta(days=30)
-MOST_LOOKED_AT: Final = 1_000
-"""Certificates among which those that end soon are found: five requests. The log has no order by its end."""
 
 STATE_BADGES: Final[Mapping[str, Badge]] = {
     "issued": Badge(look=Look.GOOD, text="issued"),
@@ -278,18 +275,18 @@ def _issued() -> Response:
 
 
 def _ending() -> Response:
-    every = list(islice(api().certificates(state="issued", page_size=200), MOST_LOOKED_AT))
     at = now()
-    soon = [c for c in every if at <= c.not_after <= at + SOON]
-    return render(
-        "certificates/list.html",
-        tabs=TABS,
-        tab="ending",
-        shown=table(CERTIFICATES, soon, by="until"),
-        days=SOON.days,
-        looked=len(every),
-        more=len(every) == MOST_LOOKED_AT,
+    rows, cursor = api().one_page(
+        OperatorAPI.certificates,
+        request.args.get("after"),
+        state="issued",
+        ends_from=at,
+        ends_before=at + SOON,
+        sort="not_after",
+        page_size=PAGE_ROWS,
     )
+    shown = table(CERTIFICATES, rows, cursor=cursor, paged=True)
+    return render("certificates/list.html", tabs=TABS, tab="ending", shown=shown, days=SOON.days)
 
 
 def _people() -> Response:
