@@ -394,6 +394,12 @@ def test_revocation_is_recorded_and_a_revoked_one_refuses(
     assert verdict.ok is ok[mode.value]
     assert verdict.revocation == told
     assert verdict.anchor_sha256 == sha(ROOT)
+    # Of the path, the one that it is about is not good, and no other.
+    against = [each for each in verdict.path if not each.ok]
+    assert len(against) == (0 if verdict.ok else 1)
+    for each in against:
+        assert each.reason == verdict.reason
+        assert (each.subject or "the EK certificate") in told
 
 
 def test_a_real_list_of_the_root_revokes_an_issuer() -> None:
@@ -421,6 +427,7 @@ def test_without_lists_fail_closed_refuses() -> None:
     verdict = WHOLE.judging(mode=RevocationMode.FAIL_CLOSED).verify(ek_certificate(ISSUER), [], at=AT)
     assert not verdict.ok
     assert verdict.revocation.startswith("unknown")
+    assert [each.ok for each in verdict.path] == [False, True, True]
 
 
 def test_how_to_judge_survives_an_overlay() -> None:

@@ -417,11 +417,12 @@ class TrustBundle:
         anchor = self._by_sha256[found.anchor.sha256].entry
         vendor, reason = self._vendor(leaf, found)
         if reason is not None:
-            return self._refusal(reason, found.judged, anchor)
+            return self._refusal(reason, _but(found, leaf, reason), anchor)
         # 6. ek-issuers: nobody on the path has withdrawn a certificate; what is not known is said.
-        outcome, reason = self._revocation(found, at)
-        if reason is not None:
-            return self._refusal(reason, found.judged, anchor, outcome)
+        outcome, refused = self._revocation(found, at)
+        if refused is not None:
+            reason, about = refused
+            return self._refusal(reason, _but(found, about, reason), anchor, outcome)
         notes = f" ({'; '.join(found.notes)})" if found.notes else ""
         return PathValidation(
             ok=True,
@@ -492,24 +493,27 @@ class TrustBundle:
             return held[-1].vendor, f"the certificate says {said}, its anchor is of {' or '.join(tags)}"
         return vendor, None
 
-    def _revocation(self, path: Path, at: datetime) -> tuple[str, str | None]:
-        """Return the outcome in words, and why it refuses."""
+    def _revocation(self, path: Path, at: datetime) -> tuple[str, tuple[str, Certificate] | None]:
+        """Return the outcome in words; and why it refuses, with the certificate that it is about."""
         if self._revocations is None:
             if self._mode is RevocationMode.FAIL_CLOSED:
-                return "unknown: no revocation lists", "revocation is not known, and that refuses"
+                why = "revocation is not known, and that refuses"
+                return "unknown: no revocation lists", (why, path.certificates[0])
             return "not checked", None
-        unknown: str | None = None
+        unknown: tuple[str, Certificate] | None = None
         for certificate, issuer in zip(path.certificates, path.certificates[1:], strict=False):
             found = self._revocations.status(certificate, issuer, at)
             told = f"{certificate.subject or 'the EK certificate'}: {found.reason}"
             if found.status == "revoked":
-                return f"revoked: {told}", f"revoked: {told}"
+                return f"revoked: {told}", (f"revoked: {told}", certificate)
             if found.status != "good":
-                unknown = unknown or told
+                unknown = unknown or (told, certificate)
         if unknown is None:
             return "good", None
-        refusal = None if self._mode is RevocationMode.RECORD else f"revocation is not known: {unknown}"
-        return f"unknown: {unknown}", refusal
+        told, certificate = unknown
+        if self._mode is RevocationMode.RECORD:
+            return f"unknown: {told}", None
+        return f"unknown: {told}", (f"revocation is not known: {told}", certificate)
 
     def _refusal(
         self,
@@ -543,6 +547,14 @@ class _Sent(SentIssuers):
     def get(self, sha256: str) -> Certificate | None:
         """Return the certificate of this SHA-256 (hex), where it was sent and looked at."""
         return None if self._index is None else self._index.get(sha256)
+
+
+def _but(path: Path, about: Certificate, reason: str) -> tuple[PathCertificate, ...]:
+    """Return how *path* was judged, but for the certificate that *reason* speaks against."""
+    return tuple(
+        replace(each, ok=False, reason=reason) if each.sha256 == about.sha256 else each
+        for each in path.judged
+    )
 
 
 def manufacturer_of(certificate: Certificate) -> str | None:

@@ -25,8 +25,8 @@ from attestation.api import (
 from attestation.endorsements import PathValidation, vendors
 from attestation.endorsements.bundle import VENDORS, TrustBundle
 from attestation.endorsements.certificate import Certificate, parse_certificate
+from attestation.endorsements.path import NO_ISSUER, PathFailure
 from attestation.endorsements.path import Path as FoundPath
-from attestation.endorsements.path import PathFailure
 from attestation.errors import (
     AlreadyExists,
     BundleInvalid,
@@ -358,11 +358,15 @@ def _validation(validation: PathValidation) -> dict[str, Any]:
 
 
 def _unknown_issuer(stored: StoredEKCertificate) -> str | None:
-    """Return who signed the last certificate that was found, where no anchor was reached."""
-    if stored.validation.ok:
+    """Return who signed the last certificate that was found, where nobody of that name is held.
+
+    What was refused for another reason has no unknown issuer: whoever is told of one is asked to trust it.
+    """
+    path = stored.validation.path
+    if stored.validation.ok or (path and not path[-1].reason.startswith(NO_ISSUER)):
         return None
     ders = {each.sha256: each for each in map(_read, (stored.certificate, *stored.chain)) if each is not None}
-    for step in reversed(stored.validation.path):
+    for step in reversed(path):
         if step.sha256 in ders:
             return ders[step.sha256].issuer
     first = _read(stored.certificate)
