@@ -21,13 +21,14 @@ from attestation.client import OperatorClient
 from attestation.client.openid.discovery import Provider
 from attestation.client.retries import ONCE
 from attestation.endorsements import vendors
+from attestation.text import clean_lines
 from attestation_web import navigation, problems
 from attestation_web.border import forms, headers
 from attestation_web.login import routes
 from attestation_web.login.current import EXTENSION, Web, may, session, session_or_none, web
 from attestation_web.login.openid import OpenID
 from attestation_web.login.sessions import Sessions
-from attestation_web.page import badges, theme, when
+from attestation_web.page import badges, names, theme, when
 from attestation_web.settings import Settings
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def create_app(
     app.config["TRUSTED_HOSTS"] = [urlsplit(settings.url).hostname]
     app.config["MAX_FORM_MEMORY_SIZE"] = 2 << 20
     app.config["MAX_FORM_PARTS"] = 2_000
-    app.jinja_options = {**app.jinja_options, "trim_blocks": True, "lstrip_blocks": True}
+    app.jinja_options = {**app.jinja_options, "trim_blocks": True, "lstrip_blocks": True, "finalize": _shown}
     ca_file = None if settings.oidc_ca_file is None else str(settings.oidc_ca_file)
     app.extensions[EXTENSION] = Web(
         settings=settings,
@@ -102,9 +103,18 @@ def _demand_login(app: Flask) -> None:
             session()
 
 
+def _shown(value: object) -> object:
+    """Return what a template shows of *value*: nothing that deceives a reader; it is escaped afterwards.
+
+    What is markup already is left as it is, so `{{ value|e }}` in a field of a form gives back what was filled in.
+    """
+    return value if isinstance(value, int) or hasattr(value, "__html__") else clean_lines(str(value))
+
+
 def _templates(app: Flask, settings: Settings) -> None:
     filters: dict[str, Callable[..., Any]] = {
         "badge": badges.badge,
+        "called": names.called,
         "exact": when.exact,
         "maker": vendors.maker,
         "machine_readable": when.machine_readable,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.client.text import ago, apart, clean, short_ids
+from attestation.text import clean_lines
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
 
@@ -55,3 +57,10 @@ def test_how_far_two_clocks_are_apart() -> None:
     assert apart(at - timedelta(hours=3), at) == "3 h behind"
     assert apart(at + timedelta(days=90), at) == "90 d ahead of"
     assert apart(at, at) == "0 s ahead of"
+
+
+@given(st.text())
+def test_lines_stay_where_lines_are_shown(text: str) -> None:
+    """Line breaks and tabs alone: between them is what `clean` says."""
+    shown = clean_lines(text)
+    assert re.split("[\n\t]", shown) == [clean(part) for part in re.split("\r\n|[\n\t]", text)]

@@ -91,7 +91,7 @@ def test_who_agrees_reads_the_fingerprint_at_the_machine(committee: tuple[Dashbo
     assert waiting.ek_fingerprint not in bob.page(path)
     assert waiting.ek_fingerprint not in bob.page(f"{path}/agree")
     assert bob.act(f"{path}/agree").status_code == 422
-    assert bob.act(f"{path}/agree", fingerprint="0" * 16).status_code == 409
+    assert bob.act(f"{path}/agree", fingerprint="0" * 16).status_code == 422
     assert _status(committee, waiting) == "pending_approval"
 
 

@@ -43,6 +43,7 @@ def test_a_ca_is_believed_after_its_fingerprint_was_typed(dashboard: Dashboard) 
     assert "Infineon Test Root" in page
     assert " ".join(DIGEST[i : i + 8] for i in range(0, 64, 8)) in page
     refused = alice.act(path, fingerprint="00" * 32, **FILLED)
+    assert refused.status_code == 422
     assert "This was not done." in refused.text
     assert "not that of this certificate" in refused.text
     assert alice.get(CERTIFICATE).status_code == 404

@@ -141,7 +141,8 @@ def serve(act: Act, *, fresh: bool) -> Response:
         form.fault = f"It is not known whether this was done: {clean(str(e))}. Press the button again: it is done once."
         return _ask(act, form, fresh=fresh, status=503)
     except (RequestInvalid, Conflict) as e:
-        return _ask(act, _refused(act, form, e), fresh=fresh, status=getattr(e, "status", 409))
+        status = e.status if isinstance(e, APIError) else 409 if isinstance(e, Conflict) else 422
+        return _ask(act, _refused(act, form, e), fresh=fresh, status=status)
     # 4. It says what it did, and where that is written.
     session().tell(_told(act, answer, entries[-1] if entries else None))
     return redirect(act.back, 303)

@@ -65,6 +65,7 @@ _BADGES: Final[dict[object, Badge]] = {
     (Trust, Trust.UNKNOWN): Badge(
         look=Look.UNKNOWN, text="unknown", title="Nothing that it sent could be judged"
     ),
+    (Verdict, Verdict.VERIFIED): Badge(look=Look.GOOD, text="verified", title="Authentic, and as expected"),
     (Verdict, Verdict.FAILED): Badge(look=Look.BAD, text="failed", title="Authentic, and not as expected"),
     (Verdict, Verdict.INDETERMINATE): Badge(
         look=Look.UNKNOWN, text="undecided", title="It could not be judged"

@@ -36,6 +36,7 @@ from attestation_web.page import (
     table,
 )
 from attestation_web.page.badges import Look
+from attestation_web.page.names import called
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Response
@@ -375,7 +376,7 @@ def _unknown() -> Response:
         if found.unknown_issuer:
             key = (found.unknown_issuer, found.claimed_vendor)
             seen.setdefault(key, _seen(found, anchored)).machines.append(
-                (machine.machine_id, machine.hw_serial or machine.machine_id[:8])
+                (machine.machine_id, called(machine))
             )
     return render(
         "trust/list.html",

@@ -7,16 +7,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from attestation.api import LabelsRequest, ReplaceRequest, RoleChangeRequest
+from attestation.api.operations import OperatorAPI
+from attestation.client.words import TEE_WORDS
 from attestation.machines import TEES, Role, Status
 from attestation.machines.labels import parse_selector
 from attestation_web.extensions import kms
-from attestation_web.page import Act, Field, api
-from attestation_web.pages.machines.area import name_of, page
+from attestation_web.page import Act, Field, Values, api
+from attestation_web.page.names import called, typed_for
+from attestation_web.pages.machines.area import page
 
 if TYPE_CHECKING:
     from attestation.api import MachineDetail
+    from attestation.api.operator import HardwareDetail
 
+SEEN: Final = "seen"
+MOST_WAITING: Final = 100
 REASON: Final = Field(name="reason", label="Reason")
+VOTES: Final = "Where dual control asks for several people this is your vote."
 WHY: Final = Field(name="reason", label="Reason", needed=True, help="It stands in the audit log.")
 ROLES: Final = [(role.value, role.value) for role in Role]
 _PENDING: Final = frozenset({Status.PENDING_APPROVAL})
@@ -89,6 +96,11 @@ def _facts(machine: MachineDetail) -> list[tuple[str, str]]:
     ]
 
 
+def _seen(machine: MachineDetail) -> Field:
+    """Return the field that keeps what *machine* was when it was shown: one that has changed since is left alone."""
+    return Field(name=SEEN, label="What was shown", kind="hidden", value=str(machine.version))
+
+
 def _act(machine: MachineDetail, **given: Any) -> Act:
     values: dict[str, Any] = {
         "facts": _facts(machine),
@@ -104,11 +116,11 @@ def lock(machine_id: str) -> Act:
     m = api().machine(machine_id)
     return _act(
         m,
-        title=f"Lock {name_of(m)}",
+        title=f"Lock {called(m)}",
         button="Lock",
         will=["It gets no configuration, secret or certificate while it is locked.", "Unlock undoes it."],
         do=lambda client, f: client.lock(machine_id, f.get("reason")),
-        did=lambda answer: f"{name_of(answer)} is locked.",
+        did=lambda answer: f"{called(answer)} is locked.",
     )
 
 
@@ -118,11 +130,11 @@ def unlock(machine_id: str) -> Act:
     m = api().machine(machine_id)
     return _act(
         m,
-        title=f"Unlock {name_of(m)}",
+        title=f"Unlock {called(m)}",
         button="Unlock",
-        will=["It may attest again; its next attestation decides what it is worth."],
+        will=["It may attest again; its next attestation decides what it is worth.", VOTES],
         do=lambda client, f: client.unlock(machine_id, f.get("reason")),
-        did=lambda answer: f"{name_of(answer)} is unlocked; its next attestation decides.",
+        did=lambda answer: f"{called(answer)} is unlocked; its next attestation decides.",
     )
 
 
@@ -132,13 +144,15 @@ def role(machine_id: str) -> Act:
     m = api().machine(machine_id)
     return _act(
         m,
-        title=f"Change the role of {name_of(m)}",
+        title=f"Change the role of {called(m)}",
         button="Change",
         will=[
             "Its config tokens lose their right, and it gets the configuration of the new role.",
             "What is left empty stays as it is.",
+            VOTES,
         ],
         fields=[
+            _seen(m),
             Field(
                 name="role", label="Role", kind="choice", needed=True, value=str(m.role or ""), choices=ROLES
             ),
@@ -159,10 +173,10 @@ def role(machine_id: str) -> Act:
                 assigned_ip=f.get("assigned_ip"),
                 cluster_id=f.get("cluster_id"),
                 reason=f["reason"],
-                expected_version=m.version,
+                expected_version=int(f[SEEN]),
             ),
         ),
-        did=lambda answer: f"{name_of(answer)} is {answer.role} in {answer.cluster_id} now.",
+        did=lambda answer: f"{called(answer)} is {answer.role} in {answer.cluster_id} now.",
     )
 
 
@@ -172,12 +186,12 @@ def redeliver(machine_id: str) -> Act:
     m = api().machine(machine_id)
     return _act(
         m,
-        title=f"Deliver the configuration of {name_of(m)} again",
+        title=f"Deliver the configuration of {called(m)} again",
         button="Deliver again",
-        will=["It is offered its configuration at each good attestation until it has applied it."],
+        will=["It is offered its configuration at each good attestation until it has applied it.", VOTES],
         fields=[],
         do=lambda client, _: client.redeliver(machine_id),
-        did=lambda answer: f"{name_of(answer)} is offered its configuration with its next attestation.",
+        did=lambda answer: f"{called(answer)} is offered its configuration with its next attestation.",
     )
 
 
@@ -197,7 +211,7 @@ def labels(machine_id: str) -> Act:
 
     return _act(
         m,
-        title=f"Labels of {name_of(m)}",
+        title=f"Labels of {called(m)}",
         button="Write",
         will=[
             "Its labels are as they stand here; what you take out is taken off.",
@@ -212,7 +226,7 @@ def labels(machine_id: str) -> Act:
             )
         ],
         do=write,
-        did=lambda answer: f"{name_of(answer)} has {len(answer.labels)} labels.",
+        did=lambda answer: f"{called(answer)} has {len(answer.labels)} labels.",
     )
 
 
@@ -224,14 +238,26 @@ def approve_hardware(machine_id: str) -> Act:
     chip = seen.chip if seen is not None else None
     return _act(
         m,
-        title=f"Approve the hardware of {name_of(m)}",
+        title=f"Approve the hardware of {called(m)}",
         button="Approve",
-        will=["It is believed on this processor from now on, and on no other."],
-        facts=[*_facts(m), ("Kind", seen.kind if seen else "none was seen"), ("Chip", chip or "hidden")],
-        fields=[WHY],
-        do=lambda client, f: client.approve_hardware(machine_id, f["reason"], chip, m.version),
-        did=lambda answer: f"The hardware of {name_of(answer)} is approved.",
+        will=["It is believed on this processor from now on, and on no other.", VOTES],
+        facts=[
+            *_facts(m),
+            ("Hardware", TEE_WORDS.get(seen.kind, seen.kind) if seen else "none was seen"),
+            ("Chip", chip or "hidden"),
+            ("Approved until now", _approved(seen)),
+        ],
+        # The chip that was shown, not the one that the machine shows by the time that the button is pressed.
+        fields=[WHY, _seen(m), Field(name="chip", label="Chip", kind="hidden", value=chip or "")],
+        do=lambda client, f: client.approve_hardware(machine_id, f["reason"], f.get("chip"), int(f[SEEN])),
+        did=lambda answer: f"The hardware of {called(answer)} is approved.",
     )
+
+
+def _approved(seen: HardwareDetail | None) -> str:
+    if seen is None or seen.approved_chip is None:
+        return "none"
+    return seen.approved_chip or "one that hides its id"
 
 
 @page.act("/<machine_id>/ak-reset", fresh=True)
@@ -240,14 +266,17 @@ def ak_reset(machine_id: str) -> Act:
     m = api().machine(machine_id)
     return _act(
         m,
-        title=f"Reset the attestation key of {name_of(m)}",
+        title=f"Reset the attestation key of {called(m)}",
         button="Reset",
-        will=["Its attestation key counts no more; its agent has to prove another one of the same TPM."],
+        will=[
+            "Its attestation key counts no more; its agent has to prove another one of the same TPM.",
+            VOTES,
+        ],
         fields=[WHY],
-        typed=name_of(m),
+        typed=typed_for(m),
         dangerous=True,
         do=lambda client, f: client.ak_reset(machine_id, f["reason"]),
-        did=lambda answer: f"{name_of(answer)} may activate another attestation key.",
+        did=lambda answer: f"{called(answer)} may activate another attestation key.",
     )
 
 
@@ -255,15 +284,17 @@ def ak_reset(machine_id: str) -> Act:
 def replace(machine_id: str) -> Act:
     """Let a machine that waits take the place of this one."""
     m = api().machine(machine_id)
-    waiting, _ = api().one_page(type(api()).machines, None, status=Status.PENDING_APPROVAL, page_size=100)
-    versions = {each.machine_id: each.version for each in waiting}
+    waiting, more = api().one_page(
+        OperatorAPI.machines, None, status=Status.PENDING_APPROVAL, page_size=MOST_WAITING
+    )
     return _act(
         m,
-        title=f"Replace {name_of(m)}",
+        title=f"Replace {called(m)}",
         button="Replace",
         will=[
             "It is revoked, for good.",
             "The new machine is admitted with its role, cluster, host name and address.",
+            VOTES,
         ],
         fields=[
             Field(
@@ -271,27 +302,40 @@ def replace(machine_id: str) -> Act:
                 label="The machine that takes its place",
                 kind="choice",
                 needed=True,
+                # With what it was when it was shown: one that has changed since takes nobody's place.
                 choices=[
-                    (each.machine_id, f"{name_of(each)}, EK {each.ek_fingerprint[:16]}…") for each in waiting
+                    ("", "Choose a machine"),
+                    *(
+                        (
+                            f"{each.machine_id} {each.version}",
+                            f"{called(each)}, EK {each.ek_fingerprint[:16]}…, came from {each.registered_from}",
+                        )
+                        for each in waiting
+                    ),
                 ],
-                help="" if waiting else "No machine waits for approval: start the new one first.",
+                help=_help_to_replace(len(waiting), more=more is not None),
             ),
             Field(name="accept_ek", label="Admit its EK by name: it goes on the allow-list", kind="check"),
             WHY,
         ],
-        typed=name_of(m),
+        typed=typed_for(m),
         dangerous=True,
-        do=lambda client, f: client.replace(
-            machine_id,
-            ReplaceRequest(
-                new=f["new"],
-                accept_ek="accept_ek" in f,
-                reason=f["reason"],
-                expected_version=versions.get(f["new"]),
-            ),
-        ),
-        did=lambda answer: f"{name_of(answer)} took its place; {machine_id} is revoked.",
+        do=lambda client, f: client.replace(machine_id, _replacement(f)),
+        did=lambda answer: f"{called(answer)} took its place; {machine_id} is revoked.",
     )
+
+
+def _replacement(filled: Values) -> ReplaceRequest:
+    new, _, version = filled["new"].partition(" ")
+    return ReplaceRequest(
+        new=new, accept_ek="accept_ek" in filled, reason=filled["reason"], expected_version=int(version)
+    )
+
+
+def _help_to_replace(waiting: int, *, more: bool) -> str:
+    if more:
+        return f"The newest {waiting} that wait; another one: `attestation machine replace`."
+    return "" if waiting else "No machine waits for approval: start the new one first."
 
 
 @page.act("/<machine_id>/revoke", fresh=True)
@@ -300,7 +344,7 @@ def revoke(machine_id: str) -> Act:
     m = api().machine(machine_id)
     return _act(
         m,
-        title=f"Revoke {name_of(m)}",
+        title=f"Revoke {called(m)}",
         button="Revoke",
         will=[
             "It gets nothing any more, for good.",
@@ -308,11 +352,11 @@ def revoke(machine_id: str) -> Act:
             "With the order to wipe itself, it erases its disks at its next attestation.",
         ],
         fields=[Field(name="wipe", label="Order it to wipe itself", kind="check"), REASON],
-        typed=name_of(m),
+        typed=typed_for(m),
         dangerous=True,
         do=lambda client, f: client.revoke(machine_id, wipe="wipe" in f, reason=f.get("reason")),
         did=lambda answer: (
-            f"{name_of(answer)} is revoked" + (" and ordered to wipe itself." if answer.wipe_pending else ".")
+            f"{called(answer)} is revoked" + (" and ordered to wipe itself." if answer.wipe_pending else ".")
         ),
     )
 
@@ -323,15 +367,15 @@ def delete(machine_id: str) -> Act:
     m = api().machine(machine_id)
     return _act(
         m,
-        title=f"Delete {name_of(m)}",
+        title=f"Delete {called(m)}",
         button="Delete",
         will=["Its record is removed; it can then ask to be admitted anew.", "Its audit entries stay."],
         fields=[],
-        typed=name_of(m),
+        typed=typed_for(m),
         dangerous=True,
         back="/machines",
         do=lambda client, _: client.delete_machine(machine_id),
-        did=lambda _: f"{name_of(m)} is deleted.",
+        did=lambda _: f"{called(m)} is deleted.",
     )
 
 
@@ -341,7 +385,7 @@ def hold(machine_id: str) -> Act:
     m = api().machine(machine_id)
     return _act(
         m,
-        title=f"Hold the disk key of {name_of(m)}",
+        title=f"Hold the disk key of {called(m)}",
         button="Hold",
         will=["At its next start it waits for an operator before its disks open."],
         fields=[],
@@ -349,7 +393,7 @@ def hold(machine_id: str) -> Act:
         do=lambda client, _: client.ask(
             kms.KMS.hold, kms.KMSHoldRequest(scope="machine", subject=machine_id)
         ),
-        did=lambda _: f"The disk key of {name_of(m)} is held.",
+        did=lambda _: f"The disk key of {called(m)} is held.",
     )
 
 
@@ -359,13 +403,13 @@ def unhold(machine_id: str) -> Act:
     m = api().machine(machine_id)
     return _act(
         m,
-        title=f"End the hold of {name_of(m)}",
+        title=f"End the hold of {called(m)}",
         button="End the hold",
-        will=["It gets its disk key by itself again. A hold of its whole cluster stays."],
+        will=["It gets its disk key by itself again. A hold of its whole cluster stays.", VOTES],
         fields=[],
         back=f"/machines/{machine_id}?tab=disk-keys",
         do=lambda client, _: client.ask(kms.KMS.unhold, "machine", machine_id),
-        did=lambda _: f"The disk key of {name_of(m)} is held no more.",
+        did=lambda _: f"The disk key of {called(m)} is held no more.",
     )
 
 
@@ -373,14 +417,22 @@ def unhold(machine_id: str) -> Act:
 def release(machine_id: str) -> Act:
     """Let a machine that waits have its disk key."""
     m = api().machine(machine_id)
+    waits = next((w for w in api().ask(kms.KMS.holds).waiting if w.machine_id == machine_id), None)
+    asked = (
+        "it does not wait"
+        if waits is None
+        else f"{waits.source_ip}, at {waits.last_at:%Y-%m-%d %H:%M:%S} UTC"
+    )
     return _act(
         m,
-        title=f"Release the disk key of {name_of(m)}",
+        title=f"Release the disk key of {called(m)}",
         button="Release",
         will=[
             "It gets so many disk keys now, one for each encrypted volume; then it is held again.",
             "Be sure that this machine is to start: look at where it asks from, and at its evidence.",
+            VOTES,
         ],
+        facts=[*_facts(m), ("Asked last from", asked)],
         fields=[
             Field(
                 name="uses",
@@ -394,5 +446,5 @@ def release(machine_id: str) -> Act:
         do=lambda client, f: client.ask(
             kms.KMS.release, machine_id, kms.KMSReleaseRequest(uses=int(f["uses"]))
         ),
-        did=lambda answer: f"{name_of(m)} may have {answer.uses} disk keys.",
+        did=lambda answer: f"{called(m)} may have {answer.uses} disk keys.",
     )

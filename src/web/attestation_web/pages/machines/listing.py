@@ -14,8 +14,9 @@ from attestation.errors import AttestationError, MachineUnknown, QueryInvalid, R
 from attestation.machines import Role, Status, Trust
 from attestation_web.login.current import session
 from attestation_web.page import Act, Column, Field, Values, api, may, render, table
+from attestation_web.page.names import called
 from attestation_web.page.table import Table, address
-from attestation_web.pages.machines.area import name_of, page
+from attestation_web.pages.machines.area import page
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Response
@@ -31,7 +32,7 @@ MOST_FOUND: Final = 1000
 FOUND_ROWS: Final = 15
 
 COLUMNS: Final = (
-    Column(name="machine", title="Machine", sort=name_of),
+    Column(name="machine", title="Machine", sort=called),
     Column(name="status", title="Status", sort=lambda m: m.status),
     Column(name="trust", title="Trust", sort=lambda m: m.trust_expires_at),
     Column(name="assurance", title="Assurance"),
@@ -218,7 +219,7 @@ def _several(verb: str, wanted: Status) -> list[MachineDetail]:
     found = [api().machine(each) for each in ids]
     fit = [m for m in found if m.status is wanted]
     if request.method == "GET" and len(fit) < len(found):
-        other = ", ".join(name_of(m) for m in found if m.status is not wanted)
+        other = ", ".join(called(m) for m in found if m.status is not wanted)
         raise RequestInvalid(f"only machines in the status {wanted.value.replace('_', ' ')}: {other}")
     return found
 
@@ -234,10 +235,10 @@ def _each(
             try:
                 answer = do(client, machine, filled)
             except AttestationError as e:
-                said.append(f"{name_of(machine)}: not done, {e}")
+                said.append(f"{called(machine)}: not done, {e}")
             else:
                 waits = isinstance(answer, PendingApproval)
-                said.append(f"{name_of(machine)}: {'waits for another vote' if waits else 'done'}")
+                said.append(f"{called(machine)}: {'waits for another vote' if waits else 'done'}")
         return said
 
     return done
@@ -254,7 +255,7 @@ def lock_several() -> Act:
             "Each of them gets nothing while it is locked: no configuration, secret or certificate.",
             "Each is an act of its own, with its own audit entry; one that is refused stops no other.",
         ],
-        facts=[(name_of(m), m.machine_id) for m in machines],
+        facts=[(called(m), m.machine_id) for m in machines],
         fields=[
             Field(name="machines", label="", kind="hidden", value=" ".join(m.machine_id for m in machines)),
             Field(name="reason", label="Reason"),

@@ -13,17 +13,19 @@ from flask import request
 from attestation.api.operations import OperatorAPI
 from attestation.client.words import ASSURANCE, appraised, explain, hardware_words, not_delivered
 from attestation.errors import AttestationError, Forbidden, TrustCertificateUnknown, Unavailable
-from attestation.machines import Status
+from attestation.machines import TEES, Status
 from attestation_web.extensions import kms, vault
 from attestation_web.page import Column, api, may, now, render, table
 from attestation_web.page.badges import Badge, Look
+from attestation_web.page.names import called
 from attestation_web.pages.machines import acts
-from attestation_web.pages.machines.area import name_of, page
+from attestation_web.pages.machines.area import page
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Response
 
     from attestation.api import MachineDetail
+    from attestation.api.trust import PathCertificateDetail
     from attestation.client import OperatorClient
 
 PAGE_ROWS: Final = 25
@@ -48,9 +50,14 @@ TIERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A certificate of a path, and those that lead to it."""
+    """A certificate of a path, and those that it vouches for.
 
-    certificate: Any
+    Args:
+        certificate: None for the issuer that is not in the trust bundle: its name is known, and nothing else.
+        children: What it signed.
+    """
+
+    certificate: PathCertificateDetail | None
     children: Sequence[Link]
 
 
@@ -78,7 +85,7 @@ def machine(machine_id: str) -> Response:
     return render(
         "machines/one.html",
         machine=found,
-        name=name_of(found),
+        name=called(found),
         assurance=ASSURANCE[found.assurance],
         owed=None
         if found.configuration_not_delivered is None
@@ -125,10 +132,18 @@ def _identity(client: OperatorClient, found: MachineDetail) -> dict[str, Any]:
         endorsement = None
     roots: Sequence[Link] = ()
     if endorsement is not None:
-        # The path comes leaf first; a tree begins at who vouches for the others.
+        # The path comes leaf first; a tree begins at who vouches for the others, known or not.
         for each in endorsement.path:
             roots = (Link(certificate=each, children=roots),)
-    return {"endorsement": endorsement, "roots": roots, "keys": client.machine_keys(found.machine_id)}
+        if endorsement.unknown_issuer:
+            roots = (Link(certificate=None, children=roots),)
+    return {
+        "endorsement": endorsement,
+        "roots": roots,
+        "keys": client.machine_keys(found.machine_id),
+        "no_tpm": found.ek_source in TEES,
+        "hardware": None if found.hardware is None else hardware_words(found.hardware),
+    }
 
 
 def _evidence(client: OperatorClient, found: MachineDetail) -> dict[str, Any]:

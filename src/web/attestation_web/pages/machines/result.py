@@ -11,9 +11,11 @@ from flask import request
 from attestation.client.tee_words import is_about_hardware, tee_words
 from attestation.client.text import short_ids
 from attestation.client.words import appraised, no_event_log
+from attestation.machines import TEES
 from attestation_web.page import Column, api, render, table
 from attestation_web.page.badges import Badge, Look
-from attestation_web.pages.machines.area import name_of, page
+from attestation_web.page.names import called
+from attestation_web.pages.machines.area import page
 from attestation_web.pages.machines.one import TIERS
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ OUTCOMES: Final[Mapping[str, Badge]] = {
     "passed": Badge(look=Look.GOOD, text="passed"),
 }
 """The worst first."""
+NO_LOG_OF_A_GUEST: Final = (
+    "No event log came with this evidence; what was launched is in what its processor signed."
+)
 EVENTS: Final = (
     Column(name="index", title="N", numeric=True),
     Column(name="pcr", title="PCR", numeric=True),
@@ -86,11 +91,11 @@ def result(machine_id: str, result_id: int) -> Response:
     report = client.result(machine_id, result_id)
     short = short_ids([machine_id])[machine_id]
     findings, steps = tee_words(report.checks, short)
-    order = list(OUTCOMES)
+    order, no_tpm = list(OUTCOMES), machine.ek_source in TEES
     return render(
         "machines/result.html",
         machine=machine,
-        name=name_of(machine),
+        name=called(machine),
         report=report,
         boot_words=appraised(report),
         checks=sorted(
@@ -101,8 +106,9 @@ def result(machine_id: str, result_id: int) -> Response:
         tiers=TIERS,
         findings=findings,
         steps=steps,
+        no_tpm=no_tpm,
         is_confidential=any(is_about_hardware(c.check) for c in report.checks),
-        no_log=None if report.boot is not None else no_event_log(report),
+        no_log=None if report.boot is not None else NO_LOG_OF_A_GUEST if no_tpm else no_event_log(report),
     )
 
 
@@ -122,7 +128,7 @@ def events(machine_id: str, result_id: int) -> Response:
     return render(
         "machines/events.html",
         machine=machine,
-        name=name_of(machine),
+        name=called(machine),
         report=report,
         events=table(EVENTS, fitting, page_rows=EVENT_ROWS),
         pcrs=sorted({e.pcr for e in every}),

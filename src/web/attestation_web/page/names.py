@@ -1,0 +1,31 @@
+"""What machines are called: by a name that an operator gave them, else by what they say of themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from attestation.client.text import SHORT_ID, clean
+
+if TYPE_CHECKING:
+    from attestation.api import MachineDetail
+
+NOT_SAID: Final = "unknown"
+"""What a machine that knows no serial number of itself sends in its place."""
+
+
+def called(machine: MachineDetail) -> str:
+    """Return what people call *machine*: its host name, else its serial number, else `machine` and its short id."""
+    serial = clean(machine.hw_serial).strip()
+    return machine.hostname or (serial if serial not in ("", NOT_SAID) else f"machine {_short(machine)}")
+
+
+def typed_for(machine: MachineDetail) -> str:
+    """Return what is typed before something is done to *machine* that cannot be undone.
+
+    Never what a machine says of itself: that may be the host name of another one, or nothing that a keyboard has.
+    """
+    return machine.hostname or _short(machine)
+
+
+def _short(machine: MachineDetail) -> str:
+    return machine.machine_id[:SHORT_ID]

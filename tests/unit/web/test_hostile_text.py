@@ -1,0 +1,272 @@
+"""Whatever machines, certificates, boot logs, receivers and people's names say is text: on every page, and in files."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import re
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from html.parser import HTMLParser
+from typing import Any, Final
+from urllib.parse import quote, urljoin, urlsplit
+
+import pytest
+
+from attestation.client.csv_line import FORMULA
+from attestation.text import clean
+from attestation.wire import pem
+from attestation_testing.certificates import CertificateAuthority
+from attestation_testing.event_logs import BootOptions, boot_log
+from tests.fixtures.estate import Estate, estate
+from tests.fixtures.web import EVERYTHING, Browser
+
+CORPUS: Final = {
+    "script": '"><script>alert(1)</script>',
+    "attribute": "' onmouseover='alert(1)' x=\" onfocus=\"alert(1)\" autofocus ",
+    "element": "<img src=x onerror=alert(1)><svg onload=alert(1)>",
+    "end of what is around it": "</title></textarea></style></script></option><base href=//evil.example>",
+    "address": "javascript:alert(1)//https://evil.example",
+    "template": "{{7*7}}{%if 1%}${7*7}#{7*7}<%=7*7%>",
+    "entities": "&lt;script&gt;&#x3c;<!--]]>",
+    "other way round": "safe\u202egpj.exe\u2066\u2067\u200f\u061c",
+    "right to left": "שלום مرحبا",
+    "emoji": "👩\u200d👩\u200d👧 💥\ufe0f",
+    "control": "\x85\x9b31m\u2028\u2029\ufeff\u00ad\ue000",
+    "formula": "=cmd|' /C calc'!A0;@SUM(1);+1;-1",
+    "long": "A" * 128,
+}
+DECEIVES: Final = re.compile(
+    "[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c\ufeff\u2028\u2029\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)
+MOST_OF_A_SHAPE: Final = 2
+MOST_PAGES: Final = 250
+NOT_FOLLOWED: Final = ("/auth/", "/static/")
+ADDRESSES: Final = frozenset({"href", "src", "action", "formaction", "hx-get", "hx-post"})
+FIELDS: Final = ("hw_serial", "hw_product", "hw_mac", "hw_uuid")
+
+
+class Reader(HTMLParser):
+    """Reads a page as a browser does: what is an element or an attribute of it, and what is text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.faults: list[str] = []
+        self.links: set[str] = set()
+        self.words: list[str] = []
+        self.feed(page)
+        self.text = "".join(self.words)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Look at one element."""
+        given = dict(attrs)
+        if tag in ("img", "iframe", "object", "embed", "base", "style", "math"):
+            self.faults.append(f"<{tag}>")
+        if tag == "script" and not (given.get("src") or "").startswith("/static/"):
+            self.faults.append("a script that is none of ours")
+        for name, value in attrs:
+            if name.startswith("on") or name in ("style", "srcdoc", "autofocus"):
+                self.faults.append(f"{name} of <{tag}>")
+            if name in ADDRESSES and not re.match(r"[/?#]|https://dash\.example/", value or "/"):
+                self.faults.append(f"{name} to {value}")
+            if name in ("href", "hx-get"):
+                self.links.add(value or "")
+            if name in ("title", "value", "aria-label", "placeholder"):
+                self.words.append(f"\n{value}\n")
+
+    def handle_data(self, data: str) -> None:
+        """Keep text."""
+        self.words.append(data)
+
+
+def _shape(address: str) -> str:
+    """Return what kind of page an address is of: ids, digests and numbers are alike."""
+    parts = urlsplit(address)
+    path = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32,}|\b\d+\b", "*", parts.path)
+    asked = sorted(
+        each if each.startswith("tab=") else each.partition("=")[0]
+        for each in parts.query.split("&")
+        if not each.startswith(("sort=", "column="))
+    )
+    return f"{path}?{asked}"
+
+
+def _crawl(browser: Browser) -> Mapping[str, str]:
+    """Return pages by their address, of each shape some, acts too."""
+    pages: dict[str, str] = {}
+    seen: Counter[str] = Counter()
+    waiting, known = deque(["/"]), {"/"}
+    while waiting and len(pages) < MOST_PAGES:
+        path = waiting.popleft()
+        shape = _shape(path)
+        if seen[shape] >= MOST_OF_A_SHAPE:
+            continue
+        seen[shape] += 1
+        answer = browser.get(path)
+        if not (answer.content_type or "").startswith("text/html"):
+            continue
+        assert answer.status_code in (200, 404, 409, 422), f"{path}: {answer.status_code} {answer.text}"
+        pages[path] = answer.text
+        for link in sorted(Reader(answer.text).links):
+            parts = urlsplit(urljoin(path, link))
+            there = f"{parts.path}?{parts.query}" if parts.query else parts.path
+            if parts.path.startswith("/") and not parts.path.startswith(NOT_FOLLOWED) and there not in known:
+                known.add(there)
+                waiting.append(there)
+    return pages
+
+
+def _furnish(there: Estate) -> None:
+    """Put the corpus wherever somebody else than us chooses a text."""
+    operator = there.service.operator()
+    short = [text for name, text in CORPUS.items() if name != "long"]
+    everything = "".join(short)
+    # 1. What machines say of themselves: each text of the corpus in each of its fields, and 64 kB in a boot log.
+    for number, text in enumerate(CORPUS.values()):
+        hints: dict[str, Any] = dict.fromkeys(FIELDS, text[:128])
+        there.introduced(20 + number, **hints)
+    booted = boot_log(
+        BootOptions(
+            command_line=everything + "B" * 65_536,
+            databases=(CORPUS["script"], CORPUS["template"]),
+            authority=CORPUS["script"],
+            sbat=everything,
+        )
+    )
+    policy = {
+        "format": "itl-tpm-policy/1",
+        "name": "measured",
+        "version": 1,
+        "bank": "sha256",
+        "pcrs": {"4": {"any_of": ["11" * 32]}, "7": {"any_of": ["11" * 32]}, "8": {"any_of": ["11" * 32]}},
+        "event_log": "required",
+    }
+    held = there.attested(3, "w-3")
+    fails = there.introduced(1, hw_serial=CORPUS["script"], hw_product=CORPUS["template"])
+    operator.approve(fails.machine_id, "worker-app")
+    operator.call("POST", "/policies", json=policy)
+    operator.call("PUT", "/policies/assignments/fleet/*", json={"policy": "measured@1"})
+    there.boots(fails, booted)
+    # 2. Names in certificates: of an issuer that nobody knows, and of one that is believed.
+    stranger = CertificateAuthority(everything[:60], seed=3)
+    there.introduced(2, certificate={"issuer": stranger, "chain": ()})
+    believed = CertificateAuthority(CORPUS["script"] + CORPUS["other way round"], seed=4)
+    alice = there.browser(rights=EVERYTHING)
+    sent = alice.post(
+        "/trust/add", data=alice.form("/trust/add") | {"pem": pem("CERTIFICATE", believed.certificate)}
+    )
+    ceremony = sent.headers["Location"].partition("dash.example")[2] or sent.headers["Location"]
+    digest = re.search(r"SHA-256 of this certificate</dt><dd>([0-9a-f ]+)<", alice.page(ceremony))
+    assert digest
+    filled = {"role": "anchor", "vendor": "IFX", "reason": everything[:200], "fingerprint": digest[1]}
+    assert alice.act(ceremony, **filled).status_code == 303
+    # 3. Names, reasons and descriptions of people; what a receiver is called.
+    mallory = there.person('<script>alert("m")</script>')
+    lock = mallory.act(f"/machines/{held.machine_id}/lock", reason=everything[:400])
+    assert lock.status_code == 303, lock.text
+    for text in ("Machines | where hw_serial == '<script>alert(1)</script>'", f"Machines // {everything}"):
+        name = f"q{len(text)}"
+        kept = alice.act("/query/save", name=name, q=text, description=everything[:200], shared="yes")
+        assert kept.status_code == 303, kept.text
+    hook = f"https://hooks.example/in?x={quote(CORPUS['script'])}&y='{{{{7*7}}}}"
+    added = alice.act("/webhooks/add", url=hook, **{"event:*": "yes"})
+    assert added.status_code == 303, added.text
+    secret = {"name": "db", "value": "hush", "description": everything[:200]}
+    operator.call("POST", f"/secrets/machines/{held.machine_id}/secrets", json=secret)
+    operator.call("POST", "/shared-secrets/", json=secret)
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Estate]:
+    """Everything that pages show, all of it hostile."""
+    with estate(tmp_path_factory.mktemp("hostile")) as made:
+        _furnish(made)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def pages(there: Estate) -> Mapping[str, str]:
+    """Every kind of page that a link leads to, for somebody who may do everything."""
+    return _crawl(there.browser("eve", rights=EVERYTHING))
+
+
+@pytest.mark.threat("T274")
+def test_it_is_text_on_every_page(pages: Mapping[str, str]) -> None:
+    """No element, no handler, no address of it, nothing that turns a line around; no template of it is filled in."""
+    shapes = {_shape(path) for path in pages}
+    assert len(shapes) > 80, sorted(shapes)
+    for path, page in pages.items():
+        assert Reader(page).faults == [], path
+        assert DECEIVES.findall(page) == [], path
+        assert "49${" not in page, path
+        assert "7*749" not in page, path
+
+
+@pytest.mark.threat("T274")
+@pytest.mark.parametrize("name", CORPUS)
+def test_it_is_shown_as_it_is(there: Estate, pages: Mapping[str, str], name: str) -> None:
+    """In the list, the inbox and the rows of a query stands what was said, with signs for what deceives."""
+    said = clean(CORPUS[name][:128])
+    shown = [
+        Reader(
+            there.browser().page(f"/machines?column=machine&column=hardware&q={quote(CORPUS[name][:12])}")
+        ).text,
+        "".join(Reader(page).text for path, page in pages.items() if path.startswith("/inbox")),
+        Reader(
+            there.browser().page("/query?q=" + quote("Machines | project hw_serial | sort by hw_serial asc"))
+        ).text,
+    ]
+    squeezed = [" ".join(text.split()) for text in shown]
+    assert [" ".join(said.split()) in text for text in squeezed] == [True, True, True]
+
+
+@pytest.mark.threat("T274")
+def test_a_boot_log_of_a_stranger_is_text(there: Estate) -> None:
+    """Its command line, its names and its 64 kB: on the result and in the browser of its events."""
+    alice = there.browser()
+    listed = there.service.operator().call("GET", "/machines?status=registered")["items"]
+    (machine,) = [m for m in listed if m["hw_serial"] == CORPUS["script"]]
+    (result,) = there.service.operator().call("GET", f"/machines/{machine['machine_id']}/results")["items"]
+    at = f"/machines/{machine['machine_id']}/results/{result['result_id']}"
+    for path in (at, f"{at}/events", f"{at}/events?pcr=8", f"{at}/events?q=%3Cscript%3E"):
+        page = Reader(alice.page(path))
+        assert page.faults == [], path
+        assert "<script>alert(1)</script>" in page.text, path
+    assert 'kernel_cmdline: /vmlinuz "><script>' in Reader(alice.page(f"{at}/events?pcr=8")).text
+
+
+@pytest.mark.threat("T274")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/machines/export.csv",
+        "/query/results.csv?q=" + quote("Machines | project hw_serial, hw_product, hw_mac, hw_uuid"),
+        "/query/results.csv?q=" + quote("AuditLog | project actor, detail"),
+    ],
+    ids=["machines", "a query", "the audit log"],
+)
+def test_no_file_calculates(there: Estate, path: str) -> None:
+    """No field of a CSV begins as a formula, in any of its parts; no line of it is one that somebody else made."""
+    answer = there.browser("eve", rights=EVERYTHING).get(path)
+    assert answer.status_code == 200
+    text = answer.text
+    rows = list(csv.reader(io.StringIO(text)))
+    assert len(rows) == text.count("\r\n"), "each record is one line"
+    assert len({len(row) for row in rows}) == 1
+    assert len(rows) > 3
+    for row in rows:
+        for cell in row:
+            assert not [part for part in cell.split(";") if part.lstrip().startswith(FORMULA)], cell
+            assert not DECEIVES.search(cell), cell
+    assert any("alert(1)" in cell or "alert(" in cell for row in rows for cell in row)
+
+
+def test_what_somebody_fills_in_comes_back_as_it_was(there: Estate) -> None:
+    """A field of a form holds each character of it: what is shown is cleaned, what is sent on is not."""
+    odd = f"{CORPUS['emoji']}{CORPUS['right to left']}"
+    asked = f"Machines | where hw_serial == '{odd}'"
+    page = there.browser().page(f"/query?check=yes&q={quote(asked)}")
+    (typed,) = re.findall(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
+    assert html.unescape(typed) == asked
+    assert f'value="{html.escape(odd)}"' in there.browser().page(f"/machines?q={quote(odd)}")
