@@ -802,6 +802,20 @@ def test_certificates_that_end_first_are_asked_for() -> None:
     assert not {"sort", "ends_from"} & set(stub.requests[-1].url.params)
 
 
+def test_advisories_are_listed_by_vendor() -> None:
+    """With the versions that each applies to, and what follows."""
+    told = {"affects": "memory", "severity": "high", "action": "warn", "fixed": None, "origin": "shipped"}
+    advisories = [
+        told | {"advisory": name, "vendor": vendor, "versions": ["7.0-7.61", "15.1"]}
+        for name, vendor in (("CVE-1", "IFX"), ("CVE-2", "STM"))
+    ]
+    stub = Stub(before=lambda _: httpx.Response(200, json={"sha256": "00" * 32, "advisories": advisories}))
+    lines = run(stub, "trust", "advisories", "--vendor", "IFX").stdout.splitlines()
+    assert len(lines) == 2
+    assert lines[1].split()[:2] == ["CVE-1", "IFX"]
+    assert "7.0-7.61, 15.1" in lines[1]
+
+
 def test_the_audit_of_a_deleted_machine_is_found_by_its_full_id() -> None:
     """The record is gone, the entries are not."""
     stub = Stub()

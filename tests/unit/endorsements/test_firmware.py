@@ -336,3 +336,19 @@ def test_every_version_has_a_verdict(version: int, vendor: str, ecc: bool) -> No
     kinds = {type(o) for o in outcomes}
     assert outcomes
     assert not {Failed, Passed} <= kinds
+
+
+def test_versions_are_written_as_the_file_has_them() -> None:
+    """Words that are any are left out; what is written is read as the same."""
+
+    def read(text: str) -> Advisory:
+        entry = {"vendor": "IFX", "match": [text], "advisory": "A", "affects": "memory"}
+        entry |= {"severity": "high", "action": "warn"}
+        document = {"format": "itl-firmware-blocklist/1", "entries": [entry]}
+        (found,) = parse_blocklist(json.dumps(document).encode()).by_vendor["IFX"]
+        return found
+
+    for text in ("7", "7.61", "7.0-7.61", "1.3.0.1", "71.0-71.12.3", "0", "3-4.1"):
+        written = str(read(text).match[0])
+        assert written == {"71.0-71.12.3": "71.0.0-71.12.3", "3-4.1": "3.0-4.1"}.get(text, text)
+        assert read(written) == read(text)

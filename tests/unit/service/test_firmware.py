@@ -41,6 +41,31 @@ async def newest(service: Service, node: SoftwareNode) -> dict[str, dict[str, An
     return {check["check"]: check for check in found["checks"]}
 
 
+async def test_the_advisories_in_force_are_listed(start: Starter, tmp_path: Path) -> None:
+    """The shipped ones, and those of one's own file; the digest is that of the list in force."""
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps(OWN))
+    service = await start(firmware_blocklist_file=own)
+    found = (await service.operator("GET", "/trust/advisories")).json()
+    assert found["sha256"] == service.resources.advisories.sha256 != shipped_blocklist().sha256
+    listed = {each["advisory"]: each for each in found["advisories"]}
+    assert len(found["advisories"]) == len(shipped_blocklist()) + 1
+    roca = [each for each in found["advisories"] if "7.0-7.61" in each["versions"]]
+    assert [(r["advisory"], r["vendor"], r["action"], r["origin"]) for r in roca] == [
+        ("CVE-2017-15361", "IFX", "fail", "shipped")
+    ]
+    assert listed["OPS-1"] == {
+        "advisory": "OPS-1",
+        "vendor": "IFX",
+        "versions": ["7.62"],
+        "affects": "memory",
+        "severity": "high",
+        "action": "warn",
+        "fixed": None,
+        "origin": "file",
+    }
+
+
 async def test_blocked_firmware_fails(service: Service) -> None:
     """ROCA firmware with an RSA EK: not as expected, the advisory on the machine; after the update it is gone."""
     node = SoftwareNode(rsa_ek=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import io
 import re
 from typing import Any
@@ -112,11 +113,21 @@ def test_an_ek_certificate_is_checked(dashboard: Dashboard) -> None:
     assert alice.post("/trust/verify", data=alice.form("/trust/verify") | {"pem": "?"}).status_code == 422
 
 
-def test_collateral_and_firmware_say_that_there_is_nothing(dashboard: Dashboard) -> None:
+def test_advisories_are_listed_with_what_follows(dashboard: Dashboard) -> None:
+    """Vendor, versions and consequence of each, and the way to the machines that one forbids."""
+    page = dashboard.browser("vera", rights=VIEWER).page("/trust?tab=firmware")
+    assert "CVE-2017-15361" in page
+    assert "7.0-7.61" in page
+    assert "not trusted" in page
+    met = re.search(r'href="(/machines\?where=[^"]+)"', page)
+    assert met is not None
+    assert "No machine fits." in dashboard.browser().page(html.unescape(met[1]))
+
+
+def test_no_collateral_is_said(dashboard: Dashboard) -> None:
     """An empty list says why it is empty."""
     alice = dashboard.browser()
     assert "No collateral is kept" in alice.page("/trust?tab=collateral")
-    assert "None of the 0 machines" in alice.page("/trust?tab=firmware")
     assert alice.act("/trust/collateral/refresh").status_code == 303
 
 

@@ -89,6 +89,35 @@ def list_(session: Session, vendor: str | None, *, distrusted: bool) -> None:
         session.note("ITL_TPM_VERIFY_CA is off: the service verifies no chain.")
 
 
+@group.command("advisories")
+@click.option("--vendor", metavar="NAME", help="Only this vendor, e.g. IFX.")
+@listing
+def advisories(session: Session, vendor: str | None) -> None:
+    """List what was published about firmware of TPMs, and what follows for a machine with it.
+
+    \b
+    Examples:
+      attestation trust advisories --vendor IFX
+      attestation trust advisories -o json
+    """
+    with session.client() as client:
+        found = client.advisories().advisories
+    session.emit_list(
+        (each for each in found if vendor in (None, each.vendor)),
+        {
+            Column("ADVISORY"): lambda a: a.advisory,
+            Column("VENDOR"): lambda a: a.vendor,
+            Column("VERSIONS", shrink_to=16): lambda a: ", ".join(a.versions),
+            Column("AFFECTS", drop=3): lambda a: a.affects,
+            Column("SEVERITY", drop=2): lambda a: a.severity,
+            Column("FOLLOWS"): lambda a: a.action,
+            Column("FIXED", drop=4): lambda a: cell(a.fixed),
+            Column("FROM", drop=1): lambda a: a.origin,
+        },
+        "No advisories.",
+    )
+
+
 @group.command()
 @click.argument("machine", shell_complete=complete_machine)
 @printing

@@ -495,6 +495,10 @@ class OperatorAPI:
     def endorsement(self, machine_id: str) -> api.EndorsementDetail:
         """Return who vouches for the TPM of a machine."""
 
+    @operation("list_advisories", "GET /trust/advisories")
+    def advisories(self) -> api.AdvisoryList:
+        """Return the advisories about firmware of TPMs that are in force."""
+
     # Who vouches for confidential hardware
 
     @operation("list_collateral", "GET /collateral", e.RequestInvalid)

@@ -11,6 +11,8 @@ from attestation.api.base import Base64, Reason, Wire
 from attestation.results import Assurance
 
 __all__ = [
+    "AdvisoryDetail",
+    "AdvisoryList",
     "EndorsementDetail",
     "PathCertificateDetail",
     "TrustBundleDetail",
@@ -53,6 +55,30 @@ class TrustBundleDetail(Wire):
     sha256: str
     verifying: bool = Field(description="False where ITL_TPM_VERIFY_CA is off: nobody's word is asked for")
     certificates: list[TrustCertificateDetail]
+
+
+class AdvisoryDetail(Wire):
+    """What was published about firmware of TPMs of one vendor."""
+
+    advisory: str = Field(description="Its name, such as `CVE-2017-15361`")
+    vendor: VendorName
+    versions: list[str] = Field(description="Those that it applies to: `7.61` is every 7.61.x.y")
+    affects: Literal["rsa-keys", "ecdsa", "memory", "physical"]
+    severity: Literal["low", "medium", "high", "critical"]
+    action: Literal["fail", "warn", "flag"] = Field(
+        description="What follows for a machine that it applies to"
+    )
+    fixed: str | None = Field(description="The first version without the fault")
+    origin: Literal["shipped", "file"] = Field(
+        description="With this version, or ITL_FIRMWARE_BLOCKLIST_FILE"
+    )
+
+
+class AdvisoryList(Wire):
+    """The advisories about firmware of TPMs that are in force. `sha256` names the list."""
+
+    sha256: str
+    advisories: list[AdvisoryDetail]
 
 
 class TrustCertificateRequest(Wire):

@@ -81,6 +81,12 @@ class VersionRange:
     def __contains__(self, version: int) -> bool:
         return self.low <= version <= self.high
 
+    def __str__(self) -> str:
+        low, high = (version_words(each).split(".") for each in (self.low, self.high))
+        while len(low) > 1 and (low[-1], high[-1]) == ("0", "65535"):
+            del low[-1], high[-1]
+        return ".".join(low) if low == high else f"{'.'.join(low)}-{'.'.join(high)}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advisory:

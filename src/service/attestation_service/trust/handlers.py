@@ -12,6 +12,8 @@ from typing import Annotated, Any, Final
 from fastapi import Path
 
 from attestation.api import (
+    AdvisoryDetail,
+    AdvisoryList,
     EndorsementDetail,
     PathCertificateDetail,
     PendingApproval,
@@ -25,6 +27,7 @@ from attestation.api import (
 from attestation.endorsements import PathValidation, vendors
 from attestation.endorsements.bundle import VENDORS, TrustBundle
 from attestation.endorsements.certificate import Certificate, parse_certificate
+from attestation.endorsements.firmware import shipped_blocklist
 from attestation.endorsements.path import NO_ISSUER, PathFailure
 from attestation.endorsements.path import Path as FoundPath
 from attestation.errors import (
@@ -56,6 +59,31 @@ async def show_bundle(*, res: Res) -> TrustBundleDetail:
     Shipped certificates, those of the folder, and what operators added or distrusted.
     """
     return await res.store.read(lambda tx: _bundle_detail(tx, res))
+
+
+async def list_advisories(*, res: Res) -> AdvisoryList:
+    """List the advisories about firmware of TPMs.
+
+    By vendor; those that are shipped before those of the operators' own file.
+    """
+    shipped = shipped_blocklist().by_vendor
+    return AdvisoryList(
+        sha256=res.advisories.sha256,
+        advisories=[
+            AdvisoryDetail(
+                advisory=each.advisory,
+                vendor=vendor,
+                versions=[str(versions) for versions in each.match],
+                affects=each.affects.value,
+                severity=each.severity.value,
+                action=each.action.value,
+                fixed=each.fixed,
+                origin="shipped" if each in shipped.get(vendor, ()) else "file",
+            )
+            for vendor, found in res.advisories.by_vendor.items()
+            for each in found
+        ],
+    )
 
 
 async def show_certificate(sha256: Sha256, *, res: Res) -> TrustCertificateDetail:

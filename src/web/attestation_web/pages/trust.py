@@ -37,6 +37,7 @@ from attestation_web.page import (
 )
 from attestation_web.page.badges import Look
 from attestation_web.page.names import called
+from attestation_web.page.table import address
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Response
@@ -50,7 +51,7 @@ TABS: Final = (
     ("Certificates", "certificates"),
     ("Unknown roots", "unknown"),
     ("Confidential hardware", "collateral"),
-    ("Blocked firmware", "firmware"),
+    ("Firmware advisories", "firmware"),
 )
 MOST_BYTES: Final = 65_536
 MOST_PENDING: Final = 100
@@ -76,6 +77,18 @@ COLLATERAL: Final = (
     Column(name="until", title="Until"),
     Column(name="source", title="From"),
     Column(name="failure", title="What failed last"),
+)
+
+SEVERITIES: Final = ("low", "medium", "high", "critical")
+ADVISORIES: Final = (
+    Column(name="advisory", title="Advisory", sort=lambda a: a.advisory),
+    Column(name="vendor", title="Vendor", sort=lambda a: (maker(a.vendor), a.advisory)),
+    Column(name="versions", title="Versions of TPM firmware"),
+    Column(name="affects", title="Affects", sort=lambda a: a.affects),
+    Column(name="severity", title="Severity", sort=lambda a: SEVERITIES.index(a.severity)),
+    Column(name="action", title="What follows", sort=lambda a: a.action),
+    Column(name="fixed", title="Mended in"),
+    Column(name="origin", title="From", shown=False),
 )
 
 
@@ -407,22 +420,14 @@ def _collateral() -> Response:
 
 
 def _firmware() -> Response:
-    """Show the machines of one page whose firmware an advisory forbids: the API lists machines, not advisories."""
-    rows, cursor = api().one_page(OperatorAPI.machines, request.args.get("after"), page_size=200)
-    blocked = [m for m in rows if m.firmware_blocked]
-    columns = (
-        Column(name="machine", title="Machine"),
-        Column(name="firmware", title="TPM firmware"),
-        Column(name="advisory", title="Advisory"),
-        Column(name="status", title="State"),
-    )
+    found = api().advisories()
     return render(
         "trust/list.html",
         tabs=TABS,
         tab="firmware",
-        shown=table(columns, blocked, cursor=cursor, paged=True),
-        looked=len(rows),
-        more=cursor is not None,
+        shown=table(ADVISORIES, found.advisories, by="vendor"),
+        sha256=found.sha256,
+        met=address("/machines", {}, where="isnotempty(firmware_blocked)"),
     )
 
 
