@@ -216,11 +216,13 @@ def test_a_thread_that_waits_does_not_keep_the_process(monkeypatch: pytest.Monke
     """It is ended; where every thread ends by itself, so does the process."""
     ended: list[int] = []
     monkeypatch.setattr("os._exit", ended.append)
-    monkeypatch.setattr(main, "LAST_SECONDS", 0.05)
+    monkeypatch.setattr(main, "THREADS", "pages-of-this-test")
+    monkeypatch.setattr(main, "LAST_SECONDS", PATIENCE_SECONDS)
     idle = ThreadPoolExecutor(1, thread_name_prefix=main.THREADS)
     idle.submit(int).result()
     main._end(idle)
     assert ended == []
+    monkeypatch.setattr(main, "LAST_SECONDS", 0.05)
     busy, go = ThreadPoolExecutor(1, thread_name_prefix=main.THREADS), threading.Event()
     busy.submit(go.wait)
     main._end(busy)
