@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from flask import Flask, make_response, redirect, render_template, request, url_for
+from flask import Flask, current_app, g, make_response, redirect, render_template, request, url_for
 from werkzeug.exceptions import HTTPException
 
 from attestation.client.errors import APIError, OutcomeUnknown, ServiceUnreachable, TLSFailed
@@ -23,6 +23,8 @@ from attestation.errors import (
     Unavailable,
     Unknown,
 )
+from attestation_web.border.forms import is_ours
+from attestation_web.login.addresses import HOME, local
 from attestation_web.login.current import forget, session_or_none
 from attestation_web.login.errors import FormForged, LoginTooOld, NotLoggedIn, TokenInvalid
 from attestation_web.logs import log
@@ -71,14 +73,23 @@ _KINDS: tuple[tuple[type[AttestationError], int, str, str], ...] = (
 )  # fmt: skip
 
 
+_AWAY: Final = (ServiceUnreachable, Unavailable, ProviderUnreachable, ProviderInvalid)
+"""Before an act: what becomes of one is told by its page, and what nobody knows has words of its own."""
+
+
 def problem_of(error: AttestationError) -> Problem:
     """Return what the page about *error* says."""
+    nothing_was_done = (
+        "Nothing was done. "
+        if request.method == "POST" and isinstance(error, _AWAY) and not isinstance(error, OutcomeUnknown)
+        else ""
+    )
     unknown = (500, "Something went wrong here", "It is in the log of the dashboard.")
     status, title, text = next((row[1:] for row in _KINDS if isinstance(error, row[0])), unknown)
     return Problem(
         status=status,
         title=title,
-        text=text,
+        text=f"{nothing_was_done}{text}",
         retry_seconds=error.retry_after_seconds if isinstance(error, APIError) else None,
         log_in=status == 400 and not isinstance(error, FormForged),
     )
@@ -141,14 +152,37 @@ def install(app: Flask) -> None:
         )
 
 
+def _filled_in() -> dict[str, str]:
+    """Return what a person sent with a form of ours, which is not to be lost; nothing of what another site sent."""
+    if request.method != "POST" or not is_ours():
+        return {}
+    try:
+        return {name: value for name, value in request.form.items() if not name.startswith("_") and value}
+    except HTTPException:  # too long to be read
+        return {}
+
+
+def _where_to(filled: dict[str, str]) -> str:
+    """Return where somebody goes on: at the page that they wanted, with what they filled in where that can be kept."""
+    if request.method == "GET":
+        # Who comes from the provider wanted another page; with what they brought this one can be opened once.
+        return local(current_app, g.get("wanted", request.full_path.rstrip("?")))
+    here, mine = local(current_app, request.path), session_or_none()
+    return f"{here}?resume={mine.keep(filled)}" if mine is not None and filled and here != HOME else here
+
+
 def _page(problem: Problem, detail: str, request_id: str | None = None) -> Response:
+    filled, known = _filled_in(), session_or_none() is not None
     headers = {} if problem.retry_seconds is None else {"Retry-After": str(problem.retry_seconds)}
     page = render_template(
         "problem.html",
         problem=problem,
         detail=detail,
         request_id=request_id,
-        to=request.path if request.method == "GET" else "/",
-        known=session_or_none() is not None,
+        to=_where_to(filled),
+        kept=bool(filled) and known,
+        # Nobody is here for whom it could be kept: they take it along.
+        filled={} if known else filled,
+        known=known,
     )
     return make_response(page, problem.status, headers)

@@ -105,10 +105,19 @@ def test_it_is_told_before_and_afterwards(dashboard: Dashboard) -> None:
 
 @pytest.mark.threat("T275")
 def test_a_button_that_is_pressed_twice_does_it_once(dashboard: Dashboard) -> None:
-    """The form has a key; the service knows it again."""
+    """The form has a key; who presses twice at once is told what it did, and later that it did it once."""
     alice = dashboard.browser()
     form = alice.form("/toy/plain") | {"role": "worker-app", "seconds": "600"}
     assert alice.post("/toy/plain", data=form).status_code == 303
+    assert alice.post("/toy/plain", data=form).status_code == 303
+    page = alice.page("/account")
+    assert page.count("was issued.") == 1
+    assert "Pressed twice" not in page
+    assert alice.post("/toy/plain", data=form).status_code == 303
+    assert re.search(r"Pressed twice, done once: Token \w+ was issued", alice.page("/account"))
+    assert len(calls) == 1
+    # Whose session does not know it any more is told by the service, which knows it again.
+    alice.session.pressed.clear()
     assert alice.post("/toy/plain", data=form).status_code == 303
     assert "Pressed twice, done once" in alice.page("/account")
     assert len(calls) == 2

@@ -32,7 +32,7 @@ ANSWER_SECONDS: Final = 2.0
 ENTRY_HEADER: Final = "itl-audit-entry"
 """Number of the audit entry of what was done, in the answer to an act."""
 ASK_SECONDS: Final = 60.0
-"""So long we ask what became of an act; each question may wait for its answer besides."""
+"""So long a program asks what became of an act: nobody waits before it."""
 ASK_TIMES: Final = 8
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 10.0
@@ -56,11 +56,13 @@ class Acts:
         keys: A key for each act.
         on_lost: Told of a loss, before we ask what became of the act.
         on_entry: Told the number of the audit entry of what was done, where the service says it.
+        ask_seconds: So long we ask; each question may wait for its answer besides.
     """
 
     keys: Iterator[str] = field(default_factory=lambda: keys_of(new_base()))
     on_lost: Callable[[Exception], object] | None = None
     on_entry: Callable[[int], object] | None = None
+    ask_seconds: float = ASK_SECONDS
 
     def tell(self, headers: Mapping[str, str]) -> None:
         """Tell who wants to know what the headers of an answer say of the audit."""
@@ -100,7 +102,7 @@ def ask(
     acts: Acts,
     retries: Retries,
 ) -> T:
-    """Repeat an act whose answer was lost, for `ASK_SECONDS` at most, and return its answer.
+    """Repeat an act whose answer was lost, for so long as *acts* says, and return its answer.
 
     Raises:
         OutcomeUnknown: It is still not known.
@@ -108,7 +110,7 @@ def ask(
     """
     if acts.on_lost is not None:
         acts.on_lost(lost)
-    until = time.monotonic() + ASK_SECONDS
+    until = time.monotonic() + acts.ask_seconds
     latest = lost
     for asked in range(ASK_TIMES):
         pause = min(FIRST_PAUSE_SECONDS * 2**asked, LONGEST_PAUSE_SECONDS)

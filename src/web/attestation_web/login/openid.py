@@ -186,6 +186,12 @@ class OpenID:
         )
         return Finished(identity=identity, tokens=tokens, to=kept["to"], again=again)
 
+    def wanted(self, ticket: str) -> str | None:
+        """Return the page that a *ticket* says was wanted, also where it proves nothing: it is for `local` alone."""
+        _, kept = self._tickets.loads_unsafe(ticket)
+        to = kept.get("to") if isinstance(kept, dict) else None
+        return to if isinstance(to, str) else None
+
     def renew(self, tokens: Tokens) -> Tokens:
         """Return *tokens* with a new access token (RFC 6749 §6).
 

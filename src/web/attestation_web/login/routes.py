@@ -11,6 +11,7 @@ from flask import Blueprint, current_app, g, make_response, redirect, render_tem
 from werkzeug.wrappers import Response
 
 from attestation.client.openid.errors import ProviderInvalid, ProviderUnreachable
+from attestation.errors import AttestationError
 from attestation_web.login.addresses import local
 from attestation_web.login.current import session_or_none, web, whoami
 from attestation_web.login.errors import TokenInvalid
@@ -52,6 +53,7 @@ def log_in_again() -> Response:
 
 def _begin(to: str, *, again: str | None = None, hint: str | None = None) -> Response:
     here = web()
+    g.wanted = to
     begun = here.openid.begin(to, again=again, hint=hint)
     response = redirect(begun.url, 303)
     response.set_cookie(
@@ -70,9 +72,10 @@ def callback() -> Response:
     """Take what the browser brings from the provider, and open a session."""
     here = web()
     cookie = _ticket_cookie(request.args.get("state", ""))
-    finished = here.openid.finish(
-        request.query_string.decode("ascii", "replace"), request.cookies.get(cookie, "")
-    )
+    ticket = request.cookies.get(cookie, "")
+    # Where this does not work: to where they log in again.
+    g.wanted = here.openid.wanted(ticket)
+    finished = here.openid.finish(request.query_string.decode("ascii", "replace"), ticket)
     to = _open(finished)
     response = redirect(to, 303)
     response.delete_cookie(cookie, secure=here.settings.is_encrypted, httponly=True, samesite="Lax")
@@ -104,9 +107,14 @@ def _open(finished: Finished) -> str:
     same = before is not None and before.subject == identity.subject
     if same and before is not None:
         opened.resumed, opened.notices, opened.opened_at = before.resumed, before.notices, before.opened_at
+        opened.pressed = before.pressed
     g.session = opened
     # The service must take the token too; else there is a page that says why, no loop, and no session.
-    whoami()
+    try:
+        whoami()
+    except AttestationError:
+        g.session = None
+        raise
     g.opened = here.sessions.open(opened)
     log().info("login.opened", subject=identity.subject, again=finished.again is not None)
     # What one person wanted to do, another who logged in at their computer does not find.

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from attestation.api import WhoAmI
@@ -22,6 +22,7 @@ MOST_OF_ONE: Final = 20
 """Sessions of one person; the one that was used longest ago gives way."""
 MOST_RESUMED: Final = 8
 MOST_NOTICES: Final = 8
+MOST_PRESSED: Final = 16
 ID_BYTES: Final = 32
 
 
@@ -62,6 +63,21 @@ class Notice:
 
 
 @dataclass(slots=True, kw_only=True)
+class Pressed:
+    """A form whose button was pressed: what it asks for is done once.
+
+    Args:
+        lock: Held while it is done: who presses twice waits, and is told the same.
+        unsure: The act and its values, as they were when its answer was lost; None where none was.
+        did: What it did, and where its page goes on; None as long as it is not known to be done.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    unsure: tuple[Any, Mapping[str, str]] | None = None
+    did: tuple[Notice, str] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
 class Session:
     """One person in one browser.
 
@@ -77,7 +93,8 @@ class Session:
         key: What their forms are signed with.
         notices: Not yet told.
         resumed: Forms that wait until somebody has logged in again, by a random name.
-        lock: Held while tokens are renewed: a refresh token is good once.
+        pressed: Forms whose buttons were pressed, by address and key.
+        lock: Held while tokens are renewed (a refresh token is good once), and where forms are counted.
     """
 
     subject: str
@@ -91,6 +108,7 @@ class Session:
     key: bytes = field(default_factory=lambda: secrets.token_bytes(ID_BYTES), repr=False)
     notices: list[Notice] = field(default_factory=list)
     resumed: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    pressed: dict[tuple[str, str], Pressed] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, notice: Notice) -> None:
@@ -107,6 +125,13 @@ class Session:
         name = secrets.token_urlsafe(16)
         self.resumed = dict(list({**self.resumed, name: dict(form)}.items())[-MOST_RESUMED:])
         return name
+
+    def press(self, path: str, key: str) -> Pressed:
+        """Return what is known of the form with *key* at *path*, whose button is pressed now."""
+        with self.lock:
+            found = self.pressed.get((path, key), Pressed())
+            self.pressed = dict(list({**self.pressed, (path, key): found}.items())[-MOST_PRESSED:])
+            return found
 
 
 class Sessions:

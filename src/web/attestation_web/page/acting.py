@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from flask import make_response, redirect, render_template, request
@@ -20,9 +20,9 @@ from attestation.api.said import said
 from attestation.client.acts import Acts, keys_of, new_base
 from attestation.client.errors import APIError, OutcomeUnknown
 from attestation.client.text import clean
-from attestation.errors import AnswerNotKept, AuthenticationTooOld, Conflict, RequestInvalid
+from attestation.errors import AnswerNotKept, AuthenticationTooOld, Conflict, RequestInvalid, Unavailable
 from attestation_web.login.current import api, is_fresh, session
-from attestation_web.login.sessions import Notice
+from attestation_web.login.sessions import Notice, Pressed
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Response
@@ -33,6 +33,8 @@ KEY: Final = re.compile(r"[0-9a-f]{32}")
 KEY_FIELD: Final = "_key"
 TYPED_FIELD: Final = "_typed"
 LONGEST_VALUE: Final = 1 << 20
+ASK_SECONDS: Final = 10.0
+"""So long we ask what became of an act whose answer was lost: a person waits, and presses again."""
 
 Values = Mapping[str, str]
 """What was filled in, by the names of the fields, without blanks around; what was left empty is not there."""
@@ -100,13 +102,40 @@ class _Form:
     key: str
     faults: dict[str, str] = field(default_factory=dict)
     fault: str = ""
+    unsure: bool = False
+    """It is not known whether it was done."""
 
 
-def serve(act: Act, *, fresh: bool) -> Response:
-    """Answer a request for *act*."""
+def serve(make: Callable[[], Act], *, fresh: bool) -> Response:
+    """Answer a request for the act that *make* returns."""
     if request.method != "POST":
+        act = make()
         return _ask(act, _begun(act), fresh=fresh)
-    form = _sent(act)
+    key = request.form.get(KEY_FIELD, "")
+    pressed = session().press(request.path, key) if KEY.fullmatch(key) else Pressed()
+    # Who presses twice sees the answer to the second request, which is that to the first.
+    with pressed.lock:
+        return _done_before(pressed) or _serve(make, pressed, fresh=fresh)
+
+
+def _done_before(pressed: Pressed) -> Response | None:
+    if pressed.did is None:
+        return None
+    notice, back = pressed.did
+    if notice not in session().notices:
+        # What was shown once is not shown twice.
+        session().tell(replace(notice, text=f"Pressed twice, done once: {notice.text}", shown_once=None))
+    return redirect(back, 303)
+
+
+def _serve(make: Callable[[], Act], pressed: Pressed, *, fresh: bool) -> Response:
+    if pressed.unsure is None:
+        act = make()
+        form = _sent(act)
+    else:
+        # Asked for again exactly as it was: about another state, or with other words, it would be another act.
+        act, values = pressed.unsure
+        form = replace(_sent(act), values=dict(values))
     # 1. What must be typed was typed. The page asks for it too, but whoever sends this need not have a page.
     if act.typed is not None and not hmac.compare_digest(
         request.form.get(TYPED_FIELD, "").strip().encode(), act.typed.encode()
@@ -118,11 +147,11 @@ def serve(act: Act, *, fresh: bool) -> Response:
     if form.faults:
         return _ask(act, form, fresh=fresh, status=422)
     # 2. Who decides proved lately who they are: an unlocked computer is not enough.
-    if fresh and not is_fresh():
+    if fresh and pressed.unsure is None and not is_fresh():
         return _log_in_again(form)
     # 3. It is done once, however often the button is pressed.
     entries: list[int] = []
-    client = api(Acts(keys=keys_of(form.key), on_entry=entries.append))
+    client = api(Acts(keys=keys_of(form.key), on_entry=entries.append, ask_seconds=ASK_SECONDS))
     try:
         answer = act.do(client, form.values)
     except AuthenticationTooOld:
@@ -138,19 +167,32 @@ def serve(act: Act, *, fresh: bool) -> Response:
         form.fault = "What was filled in cannot be used."
         return _ask(act, form, fresh=fresh, status=422)
     except OutcomeUnknown as e:
-        form.fault = f"It is not known whether this was done: {clean(str(e))}. Press the button again: it is done once."
+        pressed.unsure = act, form.values
+        form.unsure = True
+        form.fault = (
+            f"{clean(str(e))}. Press the button again: it is done once, and you are told what became of it."
+        )
+        return _ask(act, form, fresh=fresh, status=503)
+    except Unavailable as e:
+        # Of several requests some may have been answered; under the same key they are answered so again.
+        form.unsure = bool(entries)
+        pressed.unsure = (act, form.values) if form.unsure else pressed.unsure
+        form.fault = f"{clean(str(e))}. What you filled in stays: press the button again when that is over."
         return _ask(act, form, fresh=fresh, status=503)
     except (RequestInvalid, Conflict) as e:
+        pressed.unsure = None
         status = e.status if isinstance(e, APIError) else 409 if isinstance(e, Conflict) else 422
         return _ask(act, _refused(act, form, e), fresh=fresh, status=status)
     # 4. It says what it did, and where that is written.
-    session().tell(_told(act, answer, entries[-1] if entries else None))
+    notice = _told(act, answer, entries[-1] if entries else None)
+    pressed.did, pressed.unsure = (notice, act.back), None
+    session().tell(notice)
     return redirect(act.back, 303)
 
 
 def _begun(act: Act) -> _Form:
     values = {each.name: each.value for each in act.fields}
-    kept = session().resumed.pop(request.args.get("resume", ""), None)
+    kept = session().resumed.get(request.args.get("resume", ""))
     if kept is not None:
         values |= {name: kept[name] for name in values if name in kept}
     else:

@@ -71,7 +71,7 @@ class Page(Blueprint):
             @wraps(make)
             def served(**args: Any) -> Response:
                 demand(right)
-                return serve(make(**args), fresh=fresh)
+                return serve(lambda: make(**args), fresh=fresh)
 
             self.add_url_rule(rule, make.__name__, served, methods=["GET", "POST"])
             return served

@@ -13,13 +13,13 @@ from flask import request
 from attestation.api import ApproveRequest, MachineDetail, PendingApproval
 from attestation.api.operations import OperatorAPI
 from attestation.client.comparing import is_this_tpm
+from attestation.client.errors import OutcomeUnknown, ServiceUnreachable
 from attestation.client.text import clean
 from attestation.client.words import ASSURANCE, TEE_WORDS, hardware_words
 from attestation.errors import (
+    AnswerNotKept,
     AttestationError,
     AuthenticationTooOld,
-    Conflict,
-    Forbidden,
     MachineChanged,
     RequestInvalid,
 )
@@ -235,20 +235,29 @@ def _admit_all(client: OperatorClient, machines: Mapping[str, MachineDetail], fi
 
     Raises:
         AttestationError: All were refused; why the last one was.
+        OutcomeUnknown: Of one nobody knows: the form is sent again, under the same keys, also for those before it.
     """
     admitted: list[str] = []
     waiting: list[str] = []
     refused: dict[str, str] = {}
     last: AttestationError | None = None
+    away = False
     for each in filled["machines"].split():
         machine_id, _, seen = each.partition(":")
         machine = machines[machine_id]
+        if away:
+            refused[_called(machine)] = "not asked for after that"
+            continue
         try:
             answer = _approved(client, machine, filled, seen=seen)
-        except (Conflict, RequestInvalid, Forbidden) as e:
-            if isinstance(e, AuthenticationTooOld):
-                raise
+        except (AuthenticationTooOld, OutcomeUnknown):
+            raise
+        except AnswerNotKept:
+            admitted.append(_called(machine))
+            continue
+        except AttestationError as e:
             refused[_called(machine)], last = clean(str(e)), e
+            away = isinstance(e, ServiceUnreachable)
             continue
         (waiting if isinstance(answer, PendingApproval) else admitted).append(_called(machine))
     if last is not None and not admitted and not waiting:

@@ -10,7 +10,8 @@ from flask import request
 
 from attestation.api import PendingApproval
 from attestation.api.operations import MachineSort, OperatorAPI
-from attestation.errors import AttestationError, MachineUnknown, QueryInvalid, RequestInvalid
+from attestation.client.errors import OutcomeUnknown, ServiceUnreachable
+from attestation.errors import AnswerNotKept, AttestationError, MachineUnknown, QueryInvalid, RequestInvalid
 from attestation.machines import Role, Status, Trust
 from attestation_web.login.current import session
 from attestation_web.page import Act, Column, Field, Values, api, may, render, table
@@ -230,11 +231,21 @@ def _each(
     """Return what does *do* to each, also after one is refused, and says of each what became of it."""
 
     def done(client: OperatorClient, filled: Values) -> list[str]:
-        said = []
+        said: list[str] = []
+        away: AttestationError | None = None
         for machine in machines:
+            if away is not None:
+                said.append(f"{called(machine)}: not done, not asked for after that")
+                continue
             try:
                 answer = do(client, machine, filled)
+            except OutcomeUnknown:
+                # Of this one nobody knows: the form is sent again, under the same keys, also for those before it.
+                raise
+            except AnswerNotKept:
+                said.append(f"{called(machine)}: done")
             except AttestationError as e:
+                away = e if isinstance(e, ServiceUnreachable) else None
                 said.append(f"{called(machine)}: not done, {e}")
             else:
                 waits = isinstance(answer, PendingApproval)
