@@ -816,6 +816,22 @@ def test_advisories_are_listed_by_vendor() -> None:
     assert "7.0-7.61, 15.1" in lines[1]
 
 
+def test_issuers_that_nobody_holds_are_listed_as_text() -> None:
+    """With the machine that named each: a stranger's words, which move no cursor."""
+    told = {
+        "machine_id": A,
+        "hw_serial": "SN",
+        "issuer": "CN=\x1b[2JRoot",
+        "claimed_vendor": "IFX",
+        "role": "anchor",
+    }
+    page = {"items": [told], "looked_at": 1, "next_cursor": None}
+    done = run(Stub(before=lambda _: httpx.Response(200, json=page)), "trust", "unknown")
+    assert "anchor" in done.stdout
+    assert A[:8] in done.stdout
+    assert "\x1b" not in done.stdout
+
+
 def test_the_audit_of_a_deleted_machine_is_found_by_its_full_id() -> None:
     """The record is gone, the entries are not."""
     stub = Stub()

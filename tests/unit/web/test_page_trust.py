@@ -13,6 +13,7 @@ import pytest
 from attestation.tpm import parse_public
 from attestation.wire import pem
 from attestation_testing import SoftwareNode
+from attestation_web.pages import trust
 from tests.fixtures.machine import Machine
 from tests.fixtures.vendor import ISSUER, ROOT, vouched
 from tests.fixtures.web import VIEWER, Browser, Dashboard
@@ -103,6 +104,36 @@ def test_an_unknown_root_is_named_with_the_machines_that_have_it(dashboard: Dash
     assert f'href="/machines/{made.machine_id}">SN-1' in page
     assert 'href="/trust/add?vendor=IFX&amp;role=anchor"' in page
     assert "/trust/add?" not in dashboard.browser("vera", rights=VIEWER).page("/trust?tab=unknown")
+
+
+def test_every_machine_that_waits_is_looked_at(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many at a time as a page may; the rest behind a link, and more than some are counted, not named."""
+    for seed in range(1, 12):
+        node = SoftwareNode(seed)
+        made = Machine(node, dashboard.service.client(f"192.0.2.{seed}"), hw_serial=f"SN-{seed}")
+        made.enrol(**vouched(parse_public(node.identify().ek_public)))
+    dashboard.machine(20, hw_serial="without-a-certificate")
+    alice = dashboard.browser()
+    page = alice.page("/trust?tab=unknown")
+    assert len(re.findall(r">SN-\d+<", page)) == 11
+    assert "11 machines that wait have an EK certificate that nobody vouches for." in page
+    monkeypatch.setattr(trust, "MOST_NAMED", 4)
+    page = alice.page("/trust?tab=unknown")
+    assert len(re.findall(r">SN-\d+<", page)) == 4
+    assert "7 more" in page
+    assert "<dd>11</dd>" in page
+    # Pages of the service are smaller here: this one looks at two of them.
+    monkeypatch.setattr(trust, "MOST_NAMED", 20)
+    monkeypatch.setattr(trust, "PAGE_MACHINES", 3)
+    monkeypatch.setattr(trust, "MOST_PAGES", 2)
+    named: list[str] = []
+    path: str | None = "/trust?tab=unknown"
+    while path is not None:
+        page = alice.page(path)
+        named += re.findall(r">(SN-\d+)<", page)
+        further = re.search(r'href="([^"]+)" rel="next">Look at older', page)
+        path = None if further is None else html.unescape(further[1])
+    assert named == [f"SN-{seed}" for seed in range(11, 0, -1)]
 
 
 def test_an_ek_certificate_is_checked(dashboard: Dashboard) -> None:

@@ -89,6 +89,31 @@ def list_(session: Session, vendor: str | None, *, distrusted: bool) -> None:
         session.note("ITL_TPM_VERIFY_CA is off: the service verifies no chain.")
 
 
+@group.command("unknown")
+@listing
+def unknown(session: Session) -> None:
+    """List issuers that the bundle does not hold, as machines that wait name them: hints, and no proof.
+
+    Look for each in its vendor's own publications before you trust it (`attestation trust add`).
+
+    \b
+    Examples:
+      attestation trust unknown
+    """
+    with session.client() as client:
+        session.emit_list(
+            client.unknown_issuers(),
+            {
+                Column("ISSUER", shrink_to=24): lambda u: u.issuer,
+                Column("SAYS IT IS OF"): lambda u: u.claimed_vendor,
+                Column("MISSING"): lambda u: u.role,
+                Column("SERIAL", drop=1): lambda u: cell(u.hw_serial),
+                Column("MACHINE"): lambda u: u.machine_id,
+            },
+            "No machine that waits names an issuer that the bundle does not hold.",
+        )
+
+
 @group.command("advisories")
 @click.option("--vendor", metavar="NAME", help="Only this vendor, e.g. IFX.")
 @listing

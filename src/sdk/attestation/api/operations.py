@@ -495,6 +495,12 @@ class OperatorAPI:
     def endorsement(self, machine_id: str) -> api.EndorsementDetail:
         """Return who vouches for the TPM of a machine."""
 
+    @operation("list_unknown_issuers", "GET /trust/unknown-issuers", e.RequestInvalid)
+    def unknown_issuers(
+        self, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.UnknownIssuerDetail], api.UnknownIssuerPage]:
+        """Yield issuers that the bundle does not hold, as machines that wait name them, newest machine first."""
+
     @operation("list_advisories", "GET /trust/advisories")
     def advisories(self) -> api.AdvisoryList:
         """Return the advisories about firmware of TPMs that are in force."""

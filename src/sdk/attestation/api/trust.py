@@ -21,6 +21,8 @@ __all__ = [
     "TrustReasonRequest",
     "TrustVerdict",
     "TrustVerifyRequest",
+    "UnknownIssuerDetail",
+    "UnknownIssuerPage",
 ]
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the DER, 64 lower-case hex")]
@@ -79,6 +81,24 @@ class AdvisoryList(Wire):
 
     sha256: str
     advisories: list[AdvisoryDetail]
+
+
+class UnknownIssuerDetail(Wire):
+    """An issuer that nobody of the bundle is, as a machine that waits named it: a hint, and no proof."""
+
+    machine_id: str
+    hw_serial: str | None
+    issuer: str = Field(description="At whom the path of its EK certificate ended")
+    claimed_vendor: str = Field(description="What the certificate says of its maker")
+    role: Literal["anchor", "intermediate"] = Field(description="What the issuer would have to become")
+
+
+class UnknownIssuerPage(Wire):
+    """Newest machine first; `looked_at` counts those of the page, also where their path ended for another reason."""
+
+    items: list[UnknownIssuerDetail]
+    looked_at: int
+    next_cursor: str | None
 
 
 class TrustCertificateRequest(Wire):

@@ -11,8 +11,10 @@ from sqlalchemy import bindparam, or_, select, update
 from attestation.clock import to_micros
 from attestation.endorsements import PathValidation
 from attestation.errors import AlreadyExists, TrustCertificateUnknown
+from attestation.machines import Status
 from attestation.results import Assurance
 from attestation.store.codec import binds, codec
+from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import (
     AKCertificateRow,
@@ -105,7 +107,29 @@ class TrustCertificate:
     changed_by: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unvouched:
+    """A machine that waits with an EK certificate to which no path leads.
+
+    Args:
+        hw_serial: Serial number, as the machine says.
+        manufacturer: What the certificate says of its maker.
+        stored: The certificate, and why no path leads to it.
+    """
+
+    hw_serial: str | None
+    manufacturer: str | None
+    stored: StoredEKCertificate
+
+
 _EK = codec(StoredEKCertificate, _EC)
+_UNVOUCHED = Prepared(
+    select(_M.id, _M.hw_serial, _M.ek_certificate_manufacturer, _E)
+    .join(_E, _EC.machine_id == _M.machine_id)
+    .where(_M.status == Status.PENDING_APPROVAL.value, _M.id < bindparam("before"), ~_EC.ok)
+    .order_by(_M.id.desc())
+    .limit(bindparam("rows"))
+)
 _ROW = codec(TrustCertificate, _TC)
 _PUT_EK = Prepared(
     lambda insert: (
@@ -180,6 +204,10 @@ _SET = Prepared(
 )
 
 
+def _unvouched(row: Row) -> Unvouched:
+    return Unvouched(hw_serial=row[1], manufacturer=row[2], stored=_EK.decode(row[3:]))
+
+
 class EKCertificates:
     """The EK certificates of machines, inside one unit of work."""
 
@@ -195,6 +223,16 @@ class EKCertificates:
     def get(self, machine_id: str) -> StoredEKCertificate | None:
         """Return the certificate of a machine; None where it has none."""
         return _EK.one(self._sql.row(_GET_EK, machine_id=machine_id))
+
+    def unvouched(self, cursor: str | None, limit: int) -> Page[Unvouched]:
+        """Return machines that wait and have a certificate to which no path leads, newest first.
+
+        Raises:
+            RequestInvalid: *cursor* or *limit* cannot be right.
+        """
+        before, rows = before_id("unvouched", cursor), checked_limit(limit) + 1
+        found = self._sql.rows(_UNVOUCHED, before=before, rows=rows)
+        return page_of("unvouched", found, limit, _unvouched)
 
     def judged_by_others(self, bundle_sha256: str, limit: int) -> tuple[StoredEKCertificate, ...]:
         """Return up to *limit* certificates that another bundle than this judged."""

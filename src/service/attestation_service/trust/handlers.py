@@ -23,11 +23,14 @@ from attestation.api import (
     TrustReasonRequest,
     TrustVerdict,
     TrustVerifyRequest,
+    UnknownIssuerDetail,
+    UnknownIssuerPage,
 )
 from attestation.endorsements import PathValidation, vendors
 from attestation.endorsements.bundle import VENDORS, TrustBundle
 from attestation.endorsements.certificate import Certificate, parse_certificate
 from attestation.endorsements.firmware import shipped_blocklist
+from attestation.endorsements.missing import missing_role
 from attestation.endorsements.path import NO_ISSUER, PathFailure
 from attestation.endorsements.path import Path as FoundPath
 from attestation.errors import (
@@ -44,7 +47,7 @@ from attestation.wire import b64decode, b64encode
 from attestation_service.auth import OperatorDep, VoterDep
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
-from attestation_service.routing.parameters import Id
+from attestation_service.routing.parameters import Cursor, Id, Limit
 from attestation_service.verifier.endorsements import entry_of
 
 Sha256 = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the DER")]
@@ -290,6 +293,42 @@ async def endorsement(machine_id: Id, *, res: Res) -> EndorsementDetail:
         )
 
     return await res.store.read(work)
+
+
+async def list_unknown_issuers(cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> UnknownIssuerPage:
+    """List issuers that the bundle does not hold, as machines that wait name them.
+
+    Newest machine first. A page looks at `limit` machines whose EK certificate nobody vouches for; where the path
+    ended for another reason they are counted and not listed.
+
+    Raises:
+        RequestInvalid: A cursor that is none.
+    """
+
+    def work(tx: Tx) -> UnknownIssuerPage:
+        anchored = {held.entry.vendor for held in res.anchors.bundle(tx).anchors}
+        page = tx.ek_certificates.unvouched(cursor, limit)
+        found = []
+        for each in page.items:
+            issuer, path = _unknown_issuer(each.stored), each.stored.validation.path
+            if issuer is None:
+                continue
+            vendor = each.manufacturer or ""
+            role = missing_role(
+                issuer, below=path[-1].subject if path else "", vendor=vendor, anchored=anchored
+            )
+            found.append(
+                UnknownIssuerDetail(
+                    machine_id=each.stored.machine_id,
+                    hw_serial=each.hw_serial,
+                    issuer=issuer,
+                    claimed_vendor=vendor,
+                    role=role.value,
+                )
+            )
+        return UnknownIssuerPage(items=found, looked_at=len(page.items), next_cursor=page.next_cursor)
+
+    return await res.store.scan(work)
 
 
 def _parsed(request: TrustCertificateRequest, at: datetime) -> tuple[bytes, Certificate]:

@@ -15,8 +15,13 @@ NOT_SAID: Final = "unknown"
 
 def called(machine: MachineDetail) -> str:
     """Return what people call *machine*: its host name, else its serial number, else `machine` and its short id."""
-    serial = clean(machine.hw_serial).strip()
-    return machine.hostname or (serial if serial not in ("", NOT_SAID) else f"machine {_short(machine)}")
+    return machine.hostname or called_by(machine.hw_serial, machine.machine_id)
+
+
+def called_by(serial: str | None, machine_id: str) -> str:
+    """Return what people call a machine that has no host name yet."""
+    said = clean(serial or "").strip()
+    return said if said not in ("", NOT_SAID) else f"machine {machine_id[:SHORT_ID]}"
 
 
 def typed_for(machine: MachineDetail) -> str:
@@ -24,8 +29,4 @@ def typed_for(machine: MachineDetail) -> str:
 
     Never what a machine says of itself: that may be the host name of another one, or nothing that a keyboard has.
     """
-    return machine.hostname or _short(machine)
-
-
-def _short(machine: MachineDetail) -> str:
-    return machine.machine_id[:SHORT_ID]
+    return machine.hostname or machine.machine_id[:SHORT_ID]

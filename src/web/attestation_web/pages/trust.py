@@ -14,11 +14,9 @@ from flask import redirect, request, url_for
 
 from attestation.api.operations import OperatorAPI
 from attestation.client.text import clean
-from attestation.endorsements.missing import missing_role
 from attestation.endorsements.vendors import maker
-from attestation.errors import AttestationError, BundleInvalid, MalformedEvidence, RequestInvalid, Unknown
+from attestation.errors import BundleInvalid, MalformedEvidence, RequestInvalid
 from attestation.evidence import ek_certificate
-from attestation.machines import Status
 from attestation.wire import b64decode, b64encode
 from attestation_web.page import (
     Act,
@@ -36,13 +34,13 @@ from attestation_web.page import (
     table,
 )
 from attestation_web.page.badges import Look
-from attestation_web.page.names import called
+from attestation_web.page.names import called_by
 from attestation_web.page.table import address
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Response
 
-    from attestation.api import EndorsementDetail, TrustBundleDetail, TrustCertificateDetail
+    from attestation.api import TrustBundleDetail, TrustCertificateDetail
     from attestation.client import OperatorClient
 
 page: Final = Page(__name__, title="Trust", place=50)
@@ -54,9 +52,11 @@ TABS: Final = (
     ("Firmware advisories", "firmware"),
 )
 MOST_BYTES: Final = 65_536
-MOST_PENDING: Final = 100
-MOST_ASKED: Final = 8
-"""Machines that are asked for one by one: a page asks the service at most 25 times."""
+PAGE_MACHINES: Final = 200
+MOST_PAGES: Final = 5
+"""So many pages of machines that wait are looked at; more are behind a link."""
+MOST_NAMED: Final = 20
+"""Machines that are named beside an issuer; the rest are counted."""
 
 COMMON_NAME: Final = re.compile(r"(?:^|[,;] )(?:Common Name: |CN=)([^,;]+)")
 SEPARATORS: Final = re.compile(r"[\s:.-]+")
@@ -368,49 +368,33 @@ def _count(bundle: TrustBundleDetail, role: str) -> int:
 
 
 def _unknown() -> Response:
-    """Show issuers that the bundle does not hold, as the newest machines that wait name them."""
+    """Show issuers that the bundle does not hold, as machines that wait name them."""
     client = api()
-    waiting, cursor = client.one_page(
-        OperatorAPI.machines, None, status=Status.PENDING_APPROVAL, page_size=MOST_PENDING
-    )
-    doubtful = [m for m in waiting if m.ek_source == "cert" and not m.ek_chain_ok]
-    bundle = client.trust_bundle()
-    anchored = {c.vendor for c in bundle.certificates if (c.role, c.status) == ("anchor", "active")}
-    seen: dict[tuple[str, str], Seen] = {}
-    failed = 0
-    for machine in doubtful[:MOST_ASKED]:
-        try:
-            found = client.endorsement(machine.machine_id)
-        except Unknown:
-            continue
-        except AttestationError:
-            failed += 1
-            continue
-        if found.unknown_issuer:
-            key = (found.unknown_issuer, found.claimed_vendor)
-            seen.setdefault(key, _seen(found, anchored)).machines.append(
-                (machine.machine_id, called(machine))
+    after = request.args.get("after")
+    seen: dict[tuple[str, str, str], Seen] = {}
+    looked = 0
+    for _ in range(MOST_PAGES):
+        found = client.whole_page(OperatorAPI.unknown_issuers, after, page_size=PAGE_MACHINES)
+        looked += found.looked_at
+        for each in found.items:
+            key = (each.issuer, each.claimed_vendor, each.role)
+            names = dict(zip(("issuer", "vendor", "role"), key, strict=True))
+            seen.setdefault(key, Seen(**names, machines=[])).machines.append(
+                (each.machine_id, called_by(each.hw_serial, each.machine_id))
             )
+        after = found.next_cursor
+        if after is None:
+            break
     return render(
         "trust/list.html",
         tabs=TABS,
         tab="unknown",
         seen=sorted(seen.values(), key=lambda s: -len(s.machines)),
-        unasked=len(doubtful[MOST_ASKED:]),
-        more=cursor is not None,
-        failed=failed,
-        verifying=bundle.verifying,
+        most_named=MOST_NAMED,
+        looked=looked,
+        more=None if after is None else address("/trust", {}, tab="unknown", after=after),
+        verifying=client.trust_bundle().verifying,
     )
-
-
-def _seen(found: EndorsementDetail, anchored: set[str]) -> Seen:
-    role = missing_role(
-        found.unknown_issuer or "",
-        below=found.path[-1].subject if found.path else "",
-        vendor=found.claimed_vendor,
-        anchored=anchored,
-    )
-    return Seen(issuer=found.unknown_issuer or "", vendor=found.claimed_vendor, role=str(role), machines=[])
 
 
 def _collateral() -> Response:
