@@ -1,4 +1,4 @@
-"""One browser and one world for all tests of the dashboard in a browser."""
+"""One browser and one world for the tests of a module in a browser."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_what_is_skipped_says_why() -> None:
             {"dead_letters": 0, "skipped": "ImportError: no module"},
         )
     ]
-    assert looks == [Look.GOOD, Look.STALE, Look.BAD]
+    assert looks == [Look.GOOD, Look.WARNS, Look.BAD]
 
 
 def test_a_service_without_them_says_how_they_are_enabled(dashboard: Dashboard) -> None:

@@ -25,7 +25,7 @@ COLUMNS: Final = (
     Column(name="machine", title="Machine", sort=lambda e: e.machine_id),
     Column(name="attempts", title="Attempts", sort=lambda e: e.attempts, numeric=True),
     Column(name="error", title="Last failure", sort=lambda e: e.error),
-    Column(name="do", title=""),
+    Column(name="do", title="Again"),
 )
 
 
@@ -42,7 +42,7 @@ def state_of(extension: ExtensionDetail) -> Badge:
     if extension.skipped is not None:
         return Badge(look=Look.BAD, text="skipped", title="The service runs without it")
     if extension.dead_letters:
-        return Badge(look=Look.STALE, text="gave events up", title="Its dead letters can be tried again")
+        return Badge(look=Look.WARNS, text="gave events up", title="Its dead letters can be tried again")
     return Badge(look=Look.GOOD, text="enabled")
 
 

@@ -123,7 +123,7 @@ def _ages(attention: Attention) -> Chart:
         [
             ("up to an hour", pending.hour, Look.WAITS),
             ("up to a day", pending.day, Look.PLAIN),
-            ("up to a week", pending.week, Look.STALE),
+            ("up to a week", pending.week, Look.WARNS),
             ("longer", pending.longer, Look.BAD),
         ],
     )
@@ -168,5 +168,5 @@ def _ca(attention: Attention, at: datetime) -> Badge:
     if attention.ca_ends_at <= at:
         return Badge(look=Look.BAD, text="ended")
     if attention.ca_ends_at - at < CA_SOON:
-        return Badge(look=Look.STALE, text="soon")
+        return Badge(look=Look.WARNS, text="soon")
     return Badge(look=Look.GOOD, text="good")

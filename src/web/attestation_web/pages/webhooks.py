@@ -44,7 +44,7 @@ DELIVERIES: Final = (
     Column(name="attempts", title="Attempts", sort=lambda d: d.attempts, numeric=True),
     Column(name="answer", title="Answer", sort=lambda d: d.response_status),
     Column(name="next", title="Next attempt", sort=lambda d: d.next_attempt_at),
-    Column(name="do", title=""),
+    Column(name="do", title="Again"),
 )
 
 

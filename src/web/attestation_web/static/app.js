@@ -29,13 +29,31 @@
       if (place.firstChild || !place.clientWidth) continue;
       const { series, data, kind } = JSON.parse(place.dataset.chart);
       const style = getComputedStyle(document.documentElement);
-      const colours = ["--waits", "--good", "--stale", "--bad", "--unknown", "--text-3"];
-      const axis = { stroke: style.getPropertyValue("--text-2"), grid: { stroke: style.getPropertyValue("--line") } };
+      const colours = ["--waits-fill", "--link", "--text-3", "--stale-fill", "--unknown-fill", "--text"];
+      // What a word means elsewhere it means here: a failure is never drawn in the colour of what is good.
+      const known = {
+        verified: "--good-fill", trusted: "--good-fill", attested: "--good-fill", passed: "--good-fill", delivered: "--good-fill",
+        failed: "--bad-fill", denied: "--bad-fill", attest_failed: "--bad-fill", dead: "--bad-fill", revoked: "--bad-fill",
+        stale: "--stale-fill", unknown: "--unknown-fill", indeterminate: "--unknown-fill",
+      };
+      const colour = (label, i) => style.getPropertyValue(known[label.toLowerCase()] || colours[i % colours.length]);
+      const axis = { stroke: style.getPropertyValue("--text-2"), grid: { stroke: style.getPropertyValue("--line"), width: 1 } };
+      const day = "\n{YYYY}-{MM}-{DD}";
+      const across = kind !== "time" ? axis : { ...axis, space: 90, values: [
+        [31536000, "{YYYY}", null, null, null, null, null, null, 1],
+        [86400, "{MM}-{DD}", "\n{YYYY}", null, null, null, null, null, 1],
+        [60, "{HH}:{mm}", day, null, day, null, null, null, 1],
+        [1, "{HH}:{mm}:{ss}", day, null, day, null, null, null, 1],
+        [0.001, "{HH}:{mm}:{ss}.{fff}", day, null, day, null, null, null, 1],
+      ] };
       new uPlot({
-        width: Math.max(280, place.clientWidth), height: 240,
+        width: Math.max(280, place.clientWidth), height: 240, padding: [null, 32, null, null],
         scales: { x: { time: kind === "time" } },
-        axes: [axis, axis],
-        series: [{}, ...series.map((label, i) => ({ label, stroke: style.getPropertyValue(colours[i % 6]), width: 2 }))],
+        axes: [across, axis],
+        series: [
+          kind === "time" ? { label: "Time", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" } : {},
+          ...series.map((label, i) => ({ label, stroke: colour(label, i), width: 2 })),
+        ],
       }, data, place);
     }
   }
@@ -80,10 +98,14 @@
   document.addEventListener("htmx:afterSettle", (event) => enhance(event.target.parentElement || document));
 
   // Where one is can be seen, also where the navigation is wider than a telephone.
-  for (const here of all(".side [aria-current], .tabs [aria-current]")) {
-    const row = here.closest("ul");
-    row.scrollLeft = here.offsetLeft - row.offsetLeft - 16;
-  }
+  const showWhereOneIs = () => {
+    for (const here of all(".side [aria-current], .tabs [aria-current]")) {
+      const row = here.closest("ul");
+      row.scrollLeft = here.offsetLeft - row.offsetLeft - 16;
+    }
+  };
+  showWhereOneIs();
+  addEventListener("resize", showWhereOneIs);
 
   enhance(document);
   // The script that draws is loaded by the pages that have charts, after this one.

@@ -10,10 +10,8 @@
   const about = state.textContent;
   let asked = 0, timer = 0, fits = [], chosen = -1;
 
-  area.setAttribute("role", "combobox");
   area.setAttribute("aria-autocomplete", "list");
   area.setAttribute("aria-controls", "fits");
-  area.setAttribute("aria-expanded", "false");
 
   // The service counts characters; a browser counts units of UTF-16.
   const characters = (text) => [...text].length;
@@ -21,8 +19,13 @@
 
   function close() {
     list.hidden = true; fits = []; chosen = -1;
-    area.setAttribute("aria-expanded", "false");
     area.removeAttribute("aria-activedescendant");
+  }
+
+  function say(text, wrong) {
+    area.parentElement.classList.toggle("wrong", wrong);
+    state.className = wrong ? "fault" : "about";
+    state.textContent = text;
   }
 
   function choose(index) {
@@ -57,30 +60,31 @@
       return item;
     }));
     list.hidden = false;
-    area.setAttribute("aria-expanded", "true");
     choose(0);
   }
 
   async function check(wanted) {
     const mine = ++asked;
     const text = area.value;
-    if (!text.trim() && !wanted) { close(); state.textContent = about; state.className = "about"; return; }
+    if (!text.trim() && !wanted) { close(); say(about, false); return; }
     // The text begins where its blanks end, as the service gets it.
     const before = text.slice(0, area.selectionStart).trimStart();
     const address = new URLSearchParams({ q: text, offset: String(characters(before)) });
     let found;
     try {
       const answer = await fetch(`/query/check?${address}`, { headers: { Accept: "application/json" } });
-      if (!answer.ok || !(answer.headers.get("Content-Type") || "").startsWith("application/json")) return;
+      if (!answer.ok || !(answer.headers.get("Content-Type") || "").startsWith("application/json")) throw new Error();
       found = await answer.json();
-    } catch { return; }
+    } catch {
+      // What was said of another text is not left standing.
+      if (mine === asked) { close(); say("Not checked: the service does not answer now.", false); }
+      return;
+    }
     if (mine !== asked) return;
     const bad = !found.valid && found.error;
-    area.parentElement.classList.toggle("wrong", Boolean(bad));
-    state.className = bad ? "fault" : "about";
-    state.textContent = found.problem ? found.problem
+    say(found.problem ? found.problem
       : bad ? `Line ${found.error.line}, column ${found.error.column}: ${found.error.message}.${found.error.suggestion ? ` Did you mean ${found.error.suggestion}?` : ""}`
-      : found.valid ? `Good: ${found.columns.length} columns` : about;
+      : found.valid ? `Good: it answers with ${found.columns.length} column${found.columns.length === 1 ? "" : "s"}` : about, Boolean(bad));
     const word = typed();
     const some = (found.completions || []).filter((each) => each.text !== word).slice(0, 40);
     if (some.length && document.activeElement === area && (wanted || word.length > 1)) open(some); else close();

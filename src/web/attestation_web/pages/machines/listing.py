@@ -11,6 +11,7 @@ from flask import request
 from attestation.api import PendingApproval
 from attestation.api.operations import MachineSort, OperatorAPI
 from attestation.client.errors import OutcomeUnknown, ServiceUnreachable
+from attestation.client.text import clean
 from attestation.errors import AnswerNotKept, AttestationError, MachineUnknown, QueryInvalid, RequestInvalid
 from attestation.machines import Role, Status, Trust
 from attestation_web.login.current import session
@@ -161,7 +162,8 @@ def show() -> Response:
         "machines/list.html",
         machines=rows,
         asked=asked,
-        fault=fault,
+        # What somebody typed is one line: the second of the query that we make of it.
+        fault=None if fault is None else clean(str(fault)).removeprefix("line 2, "),
         wrong=wrong,
         views=api().saved_queries("view").queries if may("query") else [],
         view=request.args.get("view", ""),

@@ -43,7 +43,7 @@ TABS: Final = (
 TIERS: Final = {
     "affirming": Look.GOOD,
     "none": Look.UNKNOWN,
-    "warning": Look.STALE,
+    "warning": Look.WARNS,
     "contraindicated": Look.BAD,
 }
 

@@ -27,7 +27,7 @@ EVENT_ROWS: Final = 100
 OUTCOMES: Final[Mapping[str, Badge]] = {
     "failed": Badge(look=Look.BAD, text="failed", title="Authentic, and not as expected"),
     "undecided": Badge(look=Look.UNKNOWN, text="undecided", title="It could not be judged"),
-    "reported": Badge(look=Look.STALE, text="reported", title="Not as expected; the policy only reports it"),
+    "reported": Badge(look=Look.WARNS, text="reported", title="Not as expected; the policy only reports it"),
     "flagged": Badge(look=Look.WAITS, text="flagged", title="Passed, and somebody should look at it"),
     "passed": Badge(look=Look.GOOD, text="passed"),
 }

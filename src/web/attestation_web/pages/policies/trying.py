@@ -67,7 +67,7 @@ class Trial(BaseModel):
             [
                 ("would pass", sums["passed"], Look.GOOD),
                 ("would newly fail", known, Look.BAD),
-                ("fail already", sums["failed"] + sums["undecided"] - known, Look.STALE),
+                ("fail already", sums["failed"] + sums["undecided"] - known, Look.WARNS),
                 ("without evidence", sums["without_evidence"], Look.UNKNOWN),
             ],
         )
