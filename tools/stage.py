@@ -27,7 +27,7 @@ from tools.demo_people import Account, load_people, write_private
 from tools.keycloak_realm import OPENID, Realm
 from tools.nginx import NginxMissing, configure
 
-START_SECONDS: Final = 30.0
+START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
 AGENT_SECONDS: Final = 120.0
 REATTEST_SECONDS: Final = 10

@@ -138,7 +138,7 @@ def openssl(directory: Path, *arguments: str, **files: bytes) -> str:
     for name, content in files.items():
         (directory / name).write_bytes(content)
     done = subprocess.run(
-        ["openssl", *arguments], cwd=directory, capture_output=True, text=True, timeout=60, check=False
+        ["openssl", *arguments], cwd=directory, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr

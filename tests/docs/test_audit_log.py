@@ -68,7 +68,7 @@ def run(directory: Path, lines: list[bytes], *more: str) -> subprocess.Completed
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

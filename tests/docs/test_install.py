@@ -174,7 +174,7 @@ def test_systemd_understands_the_units() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert [
         line for line in done.stderr.splitlines() if "deploy/systemd" in line and "not executable" not in line
@@ -202,7 +202,7 @@ def test_a_unit_shuts_out_what_its_program_does_not_need(path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     said = re.search(r"Overall exposure level for \S+: (\d+\.\d)", done.stdout)
     assert said is not None, done.stderr

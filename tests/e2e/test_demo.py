@@ -238,7 +238,7 @@ def test_it_stays_up_until_it_is_stopped_and_the_printed_commands_work(tmp_path:
             time.sleep(0.2)
     finally:
         demo.send_signal(signal.SIGINT)
-        rest, _ = demo.communicate(timeout=60)
+        rest, _ = demo.communicate(timeout=240)
     assert demo.returncode == 0, rest
     assert "Stopped." in rest
     assert _processes_in(tmp_path / "data") == []
@@ -252,12 +252,12 @@ def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
         while "Ctrl-C" not in (line := first.stdout.readline()):
             assert line
         second = _demo("--no-demo", "--data", str(tmp_path / "data"), cwd=tmp_path)
-        said, _ = second.communicate(timeout=60)
+        said, _ = second.communicate(timeout=240)
         assert second.returncode == 1
         assert "another ./dev run uses" in said
     finally:
         first.terminate()
-        first.communicate(timeout=60)
+        first.communicate(timeout=240)
     assert first.returncode == 0
 
 

@@ -63,7 +63,7 @@ def test_every_panel_of_the_dashboard_has_data_of_the_demo(tmp_path: Path) -> No
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         assert kept.returncode == 0, kept.stderr
 

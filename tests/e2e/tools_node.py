@@ -66,7 +66,7 @@ class Tools:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
         if done.returncode != 0:
@@ -133,7 +133,7 @@ def _manufacture(directory: Path, state: Path) -> None:
         ],
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=240,
     )
 
 

@@ -456,7 +456,7 @@ def test_go_finds_the_chains(go: Path) -> None:
         ask("not cp2.example.com", server, [new.certificate], Server=True, Host="cp2.example.com")
         ask("expired", client, [new.certificate], At=int(AT.timestamp()) + 90_000)
     done = subprocess.run(
-        [go], input=json.dumps(questions), capture_output=True, text=True, timeout=60, check=True
+        [go], input=json.dumps(questions), capture_output=True, text=True, timeout=240, check=True
     )
     found = done.stdout.splitlines()
     assert len(found) == len(answers)

@@ -44,7 +44,7 @@ def ask(judge: Path, token: str, jwks: dict[str, Any], issuer: str = "https://at
         input=json.dumps({"token": token, "jwks": jwks, "issuer": issuer}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     return json.loads(done.stdout)

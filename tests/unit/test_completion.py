@@ -75,7 +75,7 @@ def test_fish_offers_what_may_come(sample: argparse.ArgumentParser, tmp_path: Pa
         asked = f"source a-sample.fish; complete -C {f'a-sample {line}'!r}"
         done = subprocess.run(
             [fish, "--no-config", "-c", asked], capture_output=True, text=True, check=True, cwd=tmp_path,
-            env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, timeout=60,
+            env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, timeout=240,
         )  # fmt: skip
         found = {each.partition("\t")[0] for each in done.stdout.splitlines()}
         assert found >= {word for word in words if not word.startswith("-") or "-" in line.split(" ")[-1]}, (
@@ -94,7 +94,7 @@ def test_a_script_is_accepted_by_its_shell(
         assert "--hidden" not in script
         assert parser.prog in script
         if found := shutil.which(shell):
-            subprocess.run([found, "-n"], input=script, text=True, check=True, timeout=60, cwd=tmp_path)
+            subprocess.run([found, "-n"], input=script, text=True, check=True, timeout=240, cwd=tmp_path)
 
 
 def test_an_option_prints_it(sample: argparse.ArgumentParser) -> None:

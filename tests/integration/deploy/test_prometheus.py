@@ -54,7 +54,7 @@ def promtool(*arguments: str) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -33,7 +33,7 @@ def run(tpm: SoftwareTPM, *arguments: str | Path, cwd: Path | None = None) -> by
     done = subprocess.run(
         [str(a) for a in arguments],
         capture_output=True,
-        timeout=60,
+        timeout=240,
         check=False,
         cwd=cwd,
         env={**os.environ, "TPM2OPENSSL_TCTI": tpm.tcti, "TPM2TOOLS_TCTI": tpm.tcti, "TSS2_LOG": "all+NONE"},

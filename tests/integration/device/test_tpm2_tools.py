@@ -25,7 +25,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     if shutil.which(str(arguments[0])) is None:
         pytest.fail(f"{arguments[0]} is not installed (package tpm2-tools)")
     return subprocess.run(
-        [str(a) for a in arguments], capture_output=True, text=True, timeout=60, check=False
+        [str(a) for a in arguments], capture_output=True, text=True, timeout=240, check=False
     )
 
 

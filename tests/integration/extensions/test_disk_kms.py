@@ -62,7 +62,7 @@ class World:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=240,
         )
         assert done.returncode == code, done.stderr
         return done.stdout
@@ -159,7 +159,7 @@ class Disk:
             input=given,
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=240,
         )
 
     def format(self, disk_key: bytes, blob: bytes) -> None:

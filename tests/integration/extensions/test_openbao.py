@@ -94,7 +94,7 @@ def local_endpoint(folder: Path, environment: Mapping[str, str]) -> Iterator[Cal
         url = "http://localhost/token?audience=openbao"
         done = subprocess.run(
             ["curl", "-sS", "--fail-with-body", "--unix-socket", str(path), url],
-            capture_output=True, text=True, check=False, timeout=60,
+            capture_output=True, text=True, check=False, timeout=240,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         found: dict[str, str] = json.loads(done.stdout)
@@ -109,7 +109,7 @@ def local_endpoint(folder: Path, environment: Mapping[str, str]) -> Iterator[Cal
         yield ask
     finally:
         serving.terminate()
-        _, told = serving.communicate(timeout=30)
+        _, told = serving.communicate(timeout=240)
     assert serving.returncode == 0, told
     assert not path.exists()
 
@@ -150,7 +150,7 @@ def test_a_machine_logs_in_by_its_token(
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=240,
         )
         assert done.returncode == code, done.stderr
         return done.stdout.strip()

@@ -75,7 +75,7 @@ def _run(
         input=(value or "").encode(),
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
 
 

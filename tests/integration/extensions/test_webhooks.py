@@ -90,7 +90,7 @@ def operates(tmp_path: Path) -> Iterator[Operates]:
             },
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=240,
         )
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout) if code == 0 else done.stderr.decode()

@@ -31,7 +31,7 @@ def run(commands: str, directory: Path) -> None:
     """Run a block as somebody would who pasted it."""
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=directory, capture_output=True, text=True, timeout=60, check=False,
+        cwd=directory, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

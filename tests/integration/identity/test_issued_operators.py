@@ -76,7 +76,7 @@ def running(directory: Path, **changed: Any) -> Iterator[ServiceProcess]:
 def openssl(directory: Path, *arguments: str) -> str:
     """Run OpenSSL and return everything that it said."""
     done = subprocess.run(
-        ["openssl", *arguments], cwd=directory, capture_output=True, text=True, timeout=60, check=False
+        ["openssl", *arguments], cwd=directory, capture_output=True, text=True, timeout=240, check=False
     )
     return done.stdout + done.stderr
 

@@ -204,7 +204,7 @@ def test_another_suite_is_not_served(site: Site, suites: str, served: bool) -> N
             "-ciphersuites", suites, "-CAfile", str(site.directory / "servers.pem"),
         ],
         input=b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-        capture_output=True, timeout=60, check=False,
+        capture_output=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.stdout.startswith(b"HTTP/1.1 200") is served
     if not served:
@@ -255,7 +255,7 @@ def attestation(site: Site, *arguments: str, **environ: str) -> subprocess.Compl
             *("--api-url", site.service.url, "--ca-file", str(site.directory / "servers.pem")), *arguments,
         ],
         env={"PATH": os.environ["PATH"], "HOME": str(site.directory)} | environ,
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 
 

@@ -316,7 +316,7 @@ def test_other_suites_cannot_connect(site: Site, suite: str, connects: bool) -> 
             "openssl", "s_client", "-connect", f"127.0.0.1:{site.nginx.port}", "-tls1_3",
             "-ciphersuites", suite, "-CAfile", str(site.server_ca), "-brief",
         ],
-        input=b"", capture_output=True, timeout=60, check=False,
+        input=b"", capture_output=True, timeout=240, check=False,
     )  # fmt: skip
     assert (b"CONNECTION ESTABLISHED" in done.stderr) is connects, done.stderr
 

@@ -547,7 +547,7 @@ def test_processes_make_one_key(blank_tpm: SoftwareTPM, where: str) -> None:
         subprocess.Popen([sys.executable, "-c", CREATE, _uri(blank_tpm, where)], stdout=subprocess.PIPE)
         for _ in range(4)
     ]
-    said = {process.communicate(timeout=60)[0] for process in started}
+    said = {process.communicate(timeout=240)[0] for process in started}
     assert all(process.returncode == 0 for process in started)
     assert len(said) == 1
 

@@ -123,7 +123,7 @@ def test_a_wrong_passphrase_is_one_clear_line(tmp_path: Path) -> None:
     def check() -> subprocess.CompletedProcess[str]:
         program = [str(Path(sys.executable).with_name("attestation-service")), "--prepare"]
         return subprocess.run(
-            program, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            program, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
         )
 
     (tmp_path / "passphrase").write_text("the right one\n")

@@ -326,7 +326,7 @@ def test_check(tmp_path: Path, more: dict[str, str], status: int, words: str) ->
         env=environment(tmp_path, **more),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == status, done.stderr

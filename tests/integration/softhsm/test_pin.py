@@ -48,7 +48,7 @@ def outcome(hsm: SoftHSM, uri: str, **more: object) -> str:
         [sys.executable, "-X", "dev", "-c", PROGRAM, uri, str(hsm.module), ""],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
         **more,  # type: ignore[call-overload]
     )

@@ -161,7 +161,7 @@ def test_kill_9_loses_no_acknowledged_write(store_url: str, killed_after: int) -
     assert writer.stdout is not None
     said = "".join(writer.stdout.readline() for _ in range(killed_after))
     writer.send_signal(signal.SIGKILL)
-    said += writer.communicate(timeout=60)[0]
+    said += writer.communicate(timeout=240)[0]
     acknowledged = [int(number) for number in re.findall(r"(\d+)\n", said)]
     assert len(acknowledged) >= killed_after
     store = opened(store_url)
@@ -178,7 +178,7 @@ def test_kill_9_leaves_chain_and_tree_whole(store_url: str, killed_after: int) -
     assert writer.stdout is not None
     said = "".join(writer.stdout.readline() for _ in range(killed_after))
     writer.send_signal(signal.SIGKILL)
-    said += writer.communicate(timeout=60)[0]
+    said += writer.communicate(timeout=240)[0]
     acknowledged = set(re.findall(r"(\d+)\n", said))
     assert len(acknowledged) >= killed_after
     store = opened(store_url)

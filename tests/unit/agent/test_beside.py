@@ -157,7 +157,7 @@ def test_nothing_of_it_is_loaded_where_nobody_asked(tmp_path: Path) -> None:
         [sys.executable, "-c", script, str(tmp_path / "state")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.stdout == "20 []\n", done.stderr

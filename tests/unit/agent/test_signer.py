@@ -174,7 +174,7 @@ def test_another_user_cannot_connect() -> None:
                 [sys.executable, "-c", script, str(desk.path)],
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=240,
                 check=False,
             )
     assert done.stdout == "kept out\n", done.stderr

@@ -43,7 +43,7 @@ def test_the_script_is_accepted_by_its_shell(shell: str) -> None:
     assert done.exit_code == 0
     assert f"_ATTESTATION_COMPLETE={shell}_complete" in done.stdout
     if found := shutil.which(shell):
-        subprocess.run([found, "-n"], input=done.stdout, text=True, check=True, timeout=60)
+        subprocess.run([found, "-n"], input=done.stdout, text=True, check=True, timeout=240)
 
 
 def test_commands_and_options_are_completed() -> None:
@@ -135,7 +135,7 @@ def test_a_finger_does_not_wait(silent: str, tmp_path: Path) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (done.stdout.strip(), done.stderr) == ("", "")

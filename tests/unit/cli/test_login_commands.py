@@ -134,7 +134,7 @@ def test_the_path_of_a_valid_login_is_short() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
         env=dict(os.environ),
     )
     assert done.stdout.strip() == "[]"

@@ -74,7 +74,7 @@ def attestation(site: Path, *args: str, **environment: str) -> subprocess.Comple
         [sys.executable, "-c", "from attestation_cli.main import main; main()", *args],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
         env={**known, "PYTHONPATH": path, "HOME": str(site), **environment},
     )

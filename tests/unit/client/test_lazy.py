@@ -30,7 +30,7 @@ def loaded(code: str) -> set[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
         env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"},
     )
     modules = set(done.stdout.splitlines()[-1].split())

@@ -79,14 +79,14 @@ def test_openssl_reads_what_we_encrypt(path: Path) -> None:
     """An independent reader finds PBES2, HMAC-SHA-384, 210,000 iterations and AES-256-CBC, and the key."""
     create_key(f"file:{path}", "ecdsa-p384", SECRET)
     shown = subprocess.run(
-        ["openssl", "asn1parse", "-in", path], capture_output=True, text=True, check=True, timeout=30
+        ["openssl", "asn1parse", "-in", path], capture_output=True, text=True, check=True, timeout=240
     ).stdout
     for word in (":PBES2", ":PBKDF2", ":hmacWithSHA384", ":aes-256-cbc", f":{210_000:06X}"):
         assert word in shown
     subprocess.run(
         ["openssl", "pkey", "-in", path, "-passin", "pass:hunter2", "-check", "-noout"],
         check=True,
-        timeout=60,
+        timeout=240,
     )
 
 

@@ -127,7 +127,7 @@ def test_openssl_obeys(algorithm: str, tmp_path: Path) -> None:
     for name in ("leaf", "ca"):
         subprocess.run(
             ["openssl", "x509", "-inform", "DER", "-in", f"{name}.der", "-out", f"{name}.pem"],
-            cwd=tmp_path, check=True, timeout=60,
+            cwd=tmp_path, check=True, timeout=240,
         )  # fmt: skip
     verdicts = []
     for entries in ((), (CRLEntry(serial=ca.leaf_serial, at=now, reason=Reason.CERTIFICATE_HOLD),)):
@@ -137,14 +137,14 @@ def test_openssl_obeys(algorithm: str, tmp_path: Path) -> None:
         (tmp_path / "list.der").write_bytes(data)
         read = subprocess.run(
             ["openssl", "crl", "-inform", "DER", "-in", "list.der", "-CAfile", "ca.pem", "-verify", "-crlnumber"],
-            cwd=tmp_path, check=True, timeout=60, capture_output=True, text=True,
+            cwd=tmp_path, check=True, timeout=240, capture_output=True, text=True,
         )  # fmt: skip
         assert "verify OK" in read.stderr
         (tmp_path / "list.pem").write_text(read.stdout[read.stdout.index("-----BEGIN") :])
         checked = subprocess.run(
             ["openssl", "verify", "-crl_check", "-x509_strict", "-CAfile", "ca.pem", "-CRLfile", "list.pem",
              "leaf.pem"],
-            cwd=tmp_path, check=False, timeout=60, capture_output=True, text=True,
+            cwd=tmp_path, check=False, timeout=240, capture_output=True, text=True,
         )  # fmt: skip
         verdicts.append((checked.returncode, "certificate revoked" in checked.stderr))
     assert verdicts == [(0, False), (2, True)]

@@ -376,7 +376,7 @@ def test_what_no_answer_can_say() -> None:
 
 def _run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["openssl", *arguments], cwd=tmp_path, check=False, timeout=60, capture_output=True, text=True
+        ["openssl", *arguments], cwd=tmp_path, check=False, timeout=240, capture_output=True, text=True
     )
 
 

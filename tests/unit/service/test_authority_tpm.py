@@ -47,7 +47,7 @@ def verify(world: World, issued: Issued) -> None:
         ["openssl", "verify", "-attime", at, "-CAfile", directory / "ca", directory / "leaf"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert said.returncode == 0, said.stderr

@@ -326,7 +326,7 @@ def test_what_cannot_be_asked_or_sign_stops_the_process(
 def openssl(directory: Path, *arguments: str, data: bytes = b"") -> bytes:
     """Run openssl in *directory*."""
     done = subprocess.run(
-        ["openssl", *arguments], cwd=directory, input=data, capture_output=True, timeout=60, check=False
+        ["openssl", *arguments], cwd=directory, input=data, capture_output=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout

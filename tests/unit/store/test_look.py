@@ -62,7 +62,7 @@ def test_it_is_read_and_left_as_it_was(tmp_path: Path, how: str) -> None:
         assert found.whole
     assert traces(tmp_path) == before
     if somebody is not None:
-        somebody.communicate(timeout=60)
+        somebody.communicate(timeout=240)
 
 
 def test_a_copy_without_its_index_is_told(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_starters_at_once_migrate_once(url: str) -> None:
     code = f"from attestation.store import migrate; migrate({url!r})"
     starters = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) for _ in range(4)]
     for starter in starters:
-        _, errors = starter.communicate(timeout=60)
+        _, errors = starter.communicate(timeout=240)
         assert starter.returncode == 0, errors
     assert all_rows(url, "alembic_version") == [(HEAD,)]
 

@@ -136,6 +136,6 @@ def test_arguments_of_pytest_are_kept(tmp_path: Path, answer: str, runs: str) ->
         (programs / name).chmod(0o755)
     told = subprocess.run(
         ["bash", tmp_path / "dev", "test", "--changed", "--co", "-q"],
-        check=True, capture_output=True, text=True, timeout=60,
+        check=True, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert told.stdout.strip() == runs

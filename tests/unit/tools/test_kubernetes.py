@@ -28,7 +28,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check() -> bool:
-    return subprocess.run([kubernetes.RECIPE, "check"], check=False, timeout=60).returncode == 0
+    return subprocess.run([kubernetes.RECIPE, "check"], check=False, timeout=240).returncode == 0
 
 
 def test_what_was_built_is_kept_under_the_digest_of_its_source(kept: Path, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_what_was_built_is_still_that(kept: Path) -> None:
 
 def test_what_is_there_is_not_built_again(kept: Path) -> None:
     """`build` is asked for by each run of CI."""
-    done = subprocess.run([kubernetes.RECIPE, "build"], check=True, capture_output=True, timeout=60)
+    done = subprocess.run([kubernetes.RECIPE, "build"], check=True, capture_output=True, timeout=240)
     assert (done.stdout, done.stderr) == (b"", b"")
     assert not [each for each in kept.parent.iterdir() if each.name.startswith("build")]
 
