@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import pty
 import subprocess
 import sys
+from importlib import import_module
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,3 +118,43 @@ def test_service_and_agent_write_for_who_reads(program: str) -> None:
     text = elsewhere(program.format(form=("text",)))
     assert "machine_id=7f3ad3ac" in text
     assert "\x1b" not in text
+
+
+class _Full:
+    """Standard error on a disk that is full."""
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def flush(self) -> None:
+        self.write("")
+
+
+@pytest.mark.parametrize("program", ["service", "web", "operator", "agent"])
+def test_a_log_that_cannot_be_written_stops_nothing(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an event of ours, nor what a library says."""
+    modules = {
+        "service": "attestation_service.context.logs",
+        "web": "attestation_web.logs",
+        "operator": "attestation_operator.logs",
+        "agent": "attestation_agent.logs",
+    }
+    root, before = logging.getLogger(), structlog.get_config()
+    monkeypatch.setattr(root, "handlers", root.handlers)
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    level = root.level
+    said: list[object] = []
+    try:
+        import_module(modules[program]).configure("info", "json")
+        monkeypatch.setattr(logging.StreamHandler, "handleError", lambda _, record: said.append(record))
+        monkeypatch.setattr("sys.stderr", _Full())
+        structlog.get_logger("x").info("event", what="there is no room")
+        logging.getLogger("library").error("there is no room")
+    finally:
+        monkeypatch.undo()
+        structlog.configure(**before)
+        root.setLevel(level)
+    assert said == []

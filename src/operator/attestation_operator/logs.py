@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from attestation.log_line import Lines, LogFormat, is_coloured, is_for_people
+from attestation.log_line import Lines, LogFormat, StandardError, is_coloured, is_for_people
 
 NAME: Final = "attestation_operator"
 _BEARER: Final = re.compile(r"(?i)(bearer\s+)\S+")
@@ -28,16 +28,6 @@ def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mu
         if isinstance(value, str):
             event[name] = masked(value)
     return event
-
-
-class _StandardError:
-    """Standard error as it is when something is written."""
-
-    def write(self, text: str) -> int:
-        return sys.stderr.write(text)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
 
 
 def configure(level: str, form: LogFormat = "auto") -> Any:
@@ -59,10 +49,10 @@ def configure(level: str, form: LogFormat = "auto") -> Any:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]  # typed as a whole TextIO; structlog calls write and flush
+        logger_factory=structlog.WriteLoggerFactory(StandardError()),  # type: ignore[arg-type]  # typed as a whole TextIO; structlog calls write and flush
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(_StandardError())
+    handler = logging.StreamHandler(StandardError())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

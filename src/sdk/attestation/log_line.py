@@ -6,9 +6,11 @@ or look like another event.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from datetime import datetime
 from typing import Any, Final, Literal, TextIO
@@ -33,6 +35,25 @@ def is_coloured(stream: TextIO | None) -> bool:
     """True where colours help: on a terminal that is not dumb, unless NO_COLOR says no (no-color.org)."""
     told = os.environ
     return stream is not None and stream.isatty() and not told.get("NO_COLOR") and told.get("TERM") != "dumb"
+
+
+class StandardError:
+    """Standard error as it is when something is written, not as it was when logging was configured.
+
+    What cannot be written is lost: a full disk, or a reader who has gone, stops nothing but the log.
+    No file of `io`: Python would close, and so flush, it when it ends, and standard error is gone by then.
+    """
+
+    def write(self, text: str) -> int:
+        """Write *text*, if that can be."""
+        with contextlib.suppress(OSError):
+            return sys.stderr.write(text)
+        return 0
+
+    def flush(self) -> None:
+        """Write what is held, if that can be."""
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
 
 
 def log_line(event: Mapping[str, Any], *, colour: bool) -> str:

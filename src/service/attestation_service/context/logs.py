@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from attestation.log_line import Lines, LogFormat, is_coloured, is_for_people
+from attestation.log_line import Lines, LogFormat, StandardError, is_coloured, is_for_people
 
 REDACTED = "***"
 SECRET_WORDS = frozenset(
@@ -72,19 +72,6 @@ class _Redacting(logging.Filter):
         return True
 
 
-class _StandardError:
-    """Standard error as it is when something is written, not as it was when logging was configured.
-
-    No file of `io`: Python would close, and so flush, it when it ends, and standard error is gone by then.
-    """
-
-    def write(self, text: str) -> int:
-        return sys.stderr.write(text)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
-
-
 def configure(level: str, form: LogFormat = "auto") -> None:
     """Send our events and those of the libraries to standard error, in the form that was chosen.
 
@@ -105,10 +92,10 @@ def configure(level: str, form: LogFormat = "auto") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]  # it only writes and flushes
+        logger_factory=structlog.WriteLoggerFactory(StandardError()),  # type: ignore[arg-type]  # it only writes and flushes
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(_StandardError())
+    handler = logging.StreamHandler(StandardError())
     handler.addFilter(_Redacting())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
