@@ -18,6 +18,8 @@ from attestation import __version__, completion, manual, output
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+    from flask import Flask
+
     from attestation_web.settings import Settings
 
 PROGRAM: Final = "attestation-web"
@@ -74,6 +76,11 @@ def _run(command: str) -> int:
         sys.stderr.writelines(f"{PROGRAM}: {fault}\n" for fault in str(e).splitlines())
         return EXIT_USAGE
     if command == "check":
+        try:
+            application(settings)
+        except AttestationError as e:
+            sys.stderr.write(f"{PROGRAM}: {e}\n")
+            return EXIT_USAGE
         sys.stdout.writelines(f"warning: {warning}\n" for warning in warnings)
         sys.stdout.write(f"settings can be used: {settings.url} for {settings.service_url}\n")
         return 0
@@ -82,6 +89,29 @@ def _run(command: str) -> int:
     except (AttestationError, OSError) as e:
         sys.stderr.write(f"{PROGRAM}: {e}\n")
         return EXIT_UNUSABLE
+
+
+def application(settings: Settings) -> Flask:
+    """Return what is served, after reading every file that *settings* name.
+
+    Raises:
+        SettingsInvalid, RequestInvalid: A file or an address cannot be used.
+    """
+    import ssl
+
+    from attestation_web.app import create_app
+    from attestation_web.settings import SettingsInvalid
+
+    app, files = create_app(settings), (settings.tls_cert_file, settings.tls_key_file)
+    if files[0] is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(files[0], files[1])
+        except OSError as e:  # ssl.SSLError is one; its words name OpenSSL's own source
+            words = "not a certificate and its key" if isinstance(e, ssl.SSLError) else e.strerror
+            raise SettingsInvalid(
+                f"ITL_WEB_TLS_CERT_FILE {files[0]} and ITL_WEB_TLS_KEY_FILE {files[1]} cannot be used: {words}"
+            ) from None
+    return app
 
 
 def _serve(settings: Settings, warnings: Sequence[str]) -> int:
@@ -95,18 +125,18 @@ def _serve(settings: Settings, warnings: Sequence[str]) -> int:
     from a2wsgi import WSGIMiddleware
 
     from attestation_web import logs
-    from attestation_web.app import create_app
     from attestation_web.border import connections
     from attestation_web.border.bodies import Bodies
     from attestation_web.border.health import Health
+    from attestation_web.border.server import Server
     from attestation_web.border.turns import Turns
 
     logs.configure(settings.log_level, settings.log_format)
     for warning in warnings:
         logs.log().warning("web.weak", reason=warning)
-    app = WSGIMiddleware(create_app(settings), workers=settings.threads)  # type: ignore[arg-type]  # it has types of its own
+    app = WSGIMiddleware(application(settings), workers=settings.threads)  # type: ignore[arg-type]  # it has types of its own
     connections.ask_for_files()
-    server = uvicorn.Server(
+    server = Server(
         uvicorn.Config(
             Health(Bodies(Turns(app, settings.threads))),  # type: ignore[arg-type]  # a2wsgi has types of its own
             host=settings.listen_host,
@@ -123,9 +153,9 @@ def _serve(settings: Settings, warnings: Sequence[str]) -> int:
             ws="none",
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
-        )
+        ),
+        lambda port: logs.log().info("web.starts", url=settings.url, host=settings.listen_host, port=port),
     )
-    logs.log().info("web.starts", url=settings.url, host=settings.listen_host, port=settings.listen_port)
 
     def asked_to_end(_number: int, _frame: FrameType | None) -> None:
         # Once it serves, the server ends in its own time, and then raises the signal for whoever started it.

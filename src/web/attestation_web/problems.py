@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from flask import Flask, current_app, g, make_response, redirect, render_template, request, url_for
 from werkzeug.exceptions import HTTPException
 
-from attestation.client.errors import APIError, OutcomeUnknown, ServiceUnreachable, TLSFailed
+from attestation.client.errors import AnswerInvalid, APIError, OutcomeUnknown, ServiceUnreachable, TLSFailed
 from attestation.client.openid.errors import LoginRefused, ProviderInvalid, ProviderUnreachable
 from attestation.client.text import clean
 from attestation.errors import (
@@ -68,6 +68,7 @@ _KINDS: tuple[tuple[type[AttestationError], int, str, str], ...] = (
     (RateLimited, 429, "Too many requests", "Nothing was done. The service answers again in a moment."),
     (OutcomeUnknown, 503, "It is not known what became of that", "Look before you try again: it may have been done."),
     (TLSFailed, 503, "The attestation service could not prove who it is", "Nothing was sent to it."),
+    (AnswerInvalid, 502, "What answered is not understood", "It is of another version, or is not the service."),
     (ServiceUnreachable, 503, "The attestation service does not answer", "What other pages show may be old."),
     (Unavailable, 503, "The attestation service cannot answer now", "It says so itself; it comes back by itself."),
 )  # fmt: skip
@@ -85,6 +86,12 @@ def problem_of(error: AttestationError) -> Problem:
         else ""
     )
     unknown = (500, "Something went wrong here", "It is in the log of the dashboard.")
+    if isinstance(error, APIError):
+        unknown = (
+            502,
+            "The attestation service failed",
+            "Its log says why; an act is told of in the audit log.",
+        )
     status, title, text = next((row[1:] for row in _KINDS if isinstance(error, row[0])), unknown)
     return Problem(
         status=status,

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from attestation.api.said import said
-from attestation.client.connection import checked_url, is_loopback
+from attestation.client.connection import API_PREFIX, checked_url, is_loopback
 from attestation.client.openid.discovery import checked_issuer
 from attestation.errors import AttestationError, RequestInvalid
 from attestation.log_line import LogFormat
@@ -133,6 +133,8 @@ class Settings(BaseModel):
     @field_validator("service_url")
     @classmethod
     def _service(cls, url: str) -> str:
+        if url.rstrip("/").endswith(API_PREFIX):
+            raise ValueError(f"is given without {API_PREFIX}")
         return _checked(url)
 
     @field_validator("oidc_issuer")

@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from attestation_web import main
-from attestation_web.border import connections, turns
+from attestation_web.border import connections, server, turns
 
 Message = MutableMapping[str, Any]
 PATIENCE_SECONDS = 60
@@ -36,13 +36,13 @@ async def _served(body: bytes = b"ok") -> AsyncIterator[Callable[[], Awaitable[A
         config = uvicorn.Config(app, http=connections.Protocol, ws="none", lifespan="off", log_config=None)
         config.load()
         state = ServerState()
-        server = await asyncio.get_running_loop().create_server(
+        listening = await asyncio.get_running_loop().create_server(
             lambda: connections.Protocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
         )
-        stack.callback(server.close)
+        stack.callback(listening.close)
 
         async def opened() -> Any:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
             stack.callback(writer.close)
             return reader, writer
 
@@ -210,6 +210,25 @@ def test_who_has_left_takes_no_thread_and_who_waits_too_long_is_told(monkeypatch
         assert asking.served == 3
 
     asyncio.run(run())
+
+
+def test_where_it_serves_is_told_once_it_does() -> None:
+    """With the port that was free."""
+    told: list[int] = []
+
+    async def run() -> None:
+        config = uvicorn.Config(
+            lambda: None, port=0, lifespan="off", log_config=None, http=connections.Protocol
+        )
+        serving = server.Server(config, told.append)
+        serving.config.load()
+        serving.lifespan = config.lifespan_class(config)
+        await serving.startup()
+        assert told == [serving.servers[0].sockets[0].getsockname()[1]]
+        await serving.shutdown()
+
+    asyncio.run(run())
+    assert told[0] > 0
 
 
 def test_a_thread_that_waits_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,8 @@ def _browser(carrier: Any) -> Browser:
         (problem(429, "rate-limited", {"Retry-After": "7"}), 429, "Too many requests"),
         (problem(503, "store-busy"), 503, "The attestation service cannot answer now"),
         (problem(403, "authentication-too-old"), 403, "Log in again first"),
-        (httpx.Response(200, content=b"no JSON"), 503, "The attestation service cannot answer now"),
+        (problem(500, "internal"), 502, "The attestation service failed"),
+        (httpx.Response(200, content=b"no JSON"), 502, "What answered is not understood"),
     ],
 )
 def test_what_the_service_refuses_is_told_in_words(answer: httpx.Response, status: int, title: str) -> None:

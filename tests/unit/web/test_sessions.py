@@ -7,7 +7,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from attestation_web.login import sessions as module
-from attestation_web.login.sessions import MOST_OF_ONE, MOST_RESUMED, Session, Sessions, Tokens
+from attestation_web.login.sessions import (
+    MOST_OF_ONE,
+    MOST_RESUMED,
+    MOST_RESUMED_CHARACTERS,
+    Session,
+    Sessions,
+    Tokens,
+)
 
 AT = datetime(2026, 11, 26, 12, tzinfo=UTC)
 IDLE, LONGEST = timedelta(minutes=30), timedelta(hours=10)
@@ -109,3 +116,8 @@ def test_forms_that_wait_are_few() -> None:
     assert len(session.resumed) == MOST_RESUMED
     assert names[-1] in session.resumed
     assert names[0] not in session.resumed
+    # However long they are: together, too, they have a size.
+    for _ in range(MOST_RESUMED):
+        last = session.keep({"n": "x" * (MOST_RESUMED_CHARACTERS // 2)})
+    assert len(session.resumed) == 2
+    assert last in session.resumed

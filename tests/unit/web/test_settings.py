@@ -47,6 +47,7 @@ def test_the_address_is_spelled_as_browsers_do(url: str, origin: str) -> None:
         ({"ITL_WEB_URL": "https://dash.example/sub"}, "ITL_WEB_URL: must have no path"),
         ({"ITL_WEB_URL": "https://[2001:db8::1]"}, "ITL_WEB_URL: must name a host"),
         ({"ITL_WEB_URL": "http://dash.example"}, "ITL_WEB_URL: is not encrypted"),
+        ({"ITL_WEB_SERVICE_URL": "https://a.example/api/v1/"}, "is given without /api/v1"),
         ({"ITL_WEB_SERVICE_URL": "http://attest.example"}, "ITL_WEB_SERVICE_URL: is not encrypted"),
         ({"ITL_WEB_OIDC_ISSUER": "http://id.example"}, "is not encrypted"),
         ({"ITL_WEB_OIDC_SCOPE": "profile"}, "must contain openid"),
@@ -92,13 +93,24 @@ def test_what_weakens_it_is_told() -> None:
 
 
 def test_the_program_says_what_is_set(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """`check` starts nothing; a fault is told by name, with the exit code of usage."""
+    """`check` starts nothing; a fault is told by name, also of a file, with the exit code of usage."""
     for name, value in GOOD.items():
         monkeypatch.setenv(name, value)
     assert main.main(["check"]) == 0
     assert "https://dash.example for https://attest.example" in capsys.readouterr().out
+    no_certificate = tmp_path / "no.pem"
+    no_certificate.write_text("no certificate")
+    for file in (tmp_path / "none.pem", no_certificate):
+        for names in (["SERVICE_CA_FILE"], ["OIDC_CA_FILE"], ["TLS_CERT_FILE", "TLS_KEY_FILE"]):
+            with monkeypatch.context() as patch:
+                for name in names:
+                    patch.setenv(f"ITL_WEB_{name}", str(file))
+                assert main.main(["check"]) == main.EXIT_USAGE
+            said = capsys.readouterr().err
+            assert str(file) in said
+            assert "cannot be used" in said
     monkeypatch.setenv("ITL_WEB_THREDS", "8")
     assert main.main(["check"]) == main.EXIT_USAGE
     assert "did you mean ITL_WEB_THREADS?" in capsys.readouterr().err

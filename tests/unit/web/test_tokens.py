@@ -177,6 +177,10 @@ def test_a_new_key_is_found_and_invented_ones_ask_rarely() -> None:
         with pytest.raises(TokenInvalid):
             keys.verified(_signed(OTHER, kid="unknown"))
     assert provider.asked == asked
+    # Who logs in brings what the provider just gave us: no stranger's questions make them wait.
+    third = ECKey.generate_key("P-256", {"use": "sig", "alg": "ES256", "kid": "three"})
+    provider.keys.insert(0, third)
+    assert keys.verified(_signed(third, "ES256", "three"), from_provider=True)["sub"] == "s-1"
     # A key that the provider withdrew is worth nothing after the next fetch.
     provider.keys = [NEXT]
     provider.at += timedelta(seconds=KEYS_SECONDS)

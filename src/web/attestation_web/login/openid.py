@@ -176,7 +176,7 @@ class OpenID:
         # 4. The ID token proves who it is, to us, now.
         again: str | None = kept["again"]
         identity = verify_identity(
-            self._keys.verified(tokens.identity),
+            self._keys.verified(tokens.identity, from_provider=True),
             issuer=self._provider.issuer,
             client_id=self._settings.oidc_client_id,
             nonce=kept["nonce"],

@@ -22,6 +22,8 @@ from attestation_web.logs import log
 blueprint: Final = Blueprint("login", __name__, url_prefix="/auth")
 PUBLIC: Final = frozenset(("login.log_in", "login.callback", "login.backchannel_logout", "login.logged_out"))
 """What answers everybody."""
+LONGEST_FORM: Final = 128 << 10
+"""Bytes of what strangers send: a logout token of at most 64 KiB, in a form."""
 UNSIGNED: Final = frozenset(("login.backchannel_logout",))
 """Forms without our signature: the provider's, which signs them itself."""
 
@@ -152,6 +154,8 @@ def logged_out() -> Response:
 def backchannel_logout() -> Response:
     """End sessions because the provider says so (OpenID Connect Back-Channel Logout 1.0 §2.5)."""
     here = web()
+    # From anybody: what is no token is not taken apart.
+    request.max_content_length = LONGEST_FORM
     tokens = request.form.getlist("logout_token")
     if len(tokens) != 1:
         return make_response(

@@ -21,6 +21,8 @@ MOST_SESSIONS: Final = 10_000
 MOST_OF_ONE: Final = 20
 """Sessions of one person; the one that was used longest ago gives way."""
 MOST_RESUMED: Final = 8
+MOST_RESUMED_CHARACTERS: Final = 4 << 20
+"""A policy and what follows from it. Of one session; a form may have half of it."""
 MOST_NOTICES: Final = 8
 MOST_PRESSED: Final = 16
 ID_BYTES: Final = 32
@@ -123,7 +125,10 @@ class Session:
     def keep(self, form: Mapping[str, str]) -> str:
         """Keep *form* until they come back, and return its name."""
         name = secrets.token_urlsafe(16)
-        self.resumed = dict(list({**self.resumed, name: dict(form)}.items())[-MOST_RESUMED:])
+        kept = dict(list({**self.resumed, name: dict(form)}.items())[-MOST_RESUMED:])
+        while len(kept) > 1 and sum(map(_characters, kept.values())) > MOST_RESUMED_CHARACTERS:
+            del kept[next(iter(kept))]
+        self.resumed = kept
         return name
 
     def press(self, path: str, key: str) -> Pressed:
@@ -210,6 +215,10 @@ class Sessions:
     def _drop_oldest(self, keys: list[bytes], keep: int) -> None:
         for key in sorted(keys, key=lambda k: self._kept[k].seen_at)[: max(0, len(keys) - keep)]:
             del self._kept[key]
+
+
+def _characters(form: Mapping[str, str]) -> int:
+    return sum(map(len, form.values()))
 
 
 def _digest(name: str) -> bytes:

@@ -66,8 +66,12 @@ class Keys:
         self._keys: KeySet | None = None
         self._fetched_at = datetime.fromtimestamp(0, UTC)
 
-    def verified(self, token: str) -> Claims:
+    def verified(self, token: str, *, from_provider: bool = False) -> Claims:
         """Return what *token* says, if one of the keys signed it.
+
+        Args:
+            token: From anybody.
+            from_provider: It came from the provider just now, so that a key that is not known is a new one.
 
         Raises:
             TokenInvalid: None did.
@@ -79,7 +83,7 @@ class Keys:
             return self._decoded(token, self._current(KEYS_SECONDS))
         except (JoseError, ValueError):
             # Perhaps the provider has a new key. A stranger's tokens make us ask no more often than this.
-            fresh = self._current(AGAIN_SECONDS)
+            fresh = self._current(0 if from_provider else AGAIN_SECONDS)
         try:
             return self._decoded(token, fresh)
         except (JoseError, ValueError) as e:

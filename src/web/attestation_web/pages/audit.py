@@ -20,9 +20,11 @@ from attestation.audit.export import MEDIA_TYPE as EXPORT_MEDIA_TYPE
 from attestation.audit.note import VerifierKey, parse_vkey
 from attestation.audit.proof import MEDIA_TYPE as PROOF_MEDIA_TYPE
 from attestation.client.audit_proof import inclusion, place
+from attestation.client.errors import AnswerInvalid
 from attestation.client.text import clean
 from attestation.errors import (
     LogRejected,
+    MalformedEvidence,
     MalformedNote,
     ProofUnavailable,
     RequestInvalid,
@@ -144,6 +146,8 @@ def entry(number: int) -> Response:
         found = place(client, number)
     except ProofUnavailable as e:
         raise EntryUnknown(f"the audit log has no entry {number}") from e
+    except MalformedEvidence as e:
+        raise AnswerInvalid(str(e)) from e
     proven, why = Badge(look=Look.GOOD, text="in the signed log"), ""
     size = None
     try:
@@ -153,7 +157,7 @@ def entry(number: int) -> Response:
         why = "The next checkpoint covers it; the service signs one every few minutes at the latest."
     except Unavailable as e:
         proven, why = Badge(look=Look.UNKNOWN, text="not known now"), clean(str(e))
-    except (LogRejected, MalformedNote) as e:
+    except (LogRejected, MalformedEvidence) as e:
         proven, why = Badge(look=REFUSED, text="not what was signed"), clean(str(e))
     return render(
         "audit/entry.html",
