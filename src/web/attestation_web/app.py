@@ -18,12 +18,13 @@ from flask import Flask, request
 
 from attestation import __version__
 from attestation.client import OperatorClient
+from attestation.client.connection import carrier_for, tls_context
 from attestation.client.openid.discovery import Provider
 from attestation.client.retries import ONCE
 from attestation.endorsements import vendors
 from attestation.text import clean_lines
 from attestation_web import navigation, problems
-from attestation_web.border import forms, headers
+from attestation_web.border import forms, headers, in_time
 from attestation_web.login import routes
 from attestation_web.login.current import EXTENSION, Web, may, session, session_or_none, web
 from attestation_web.login.openid import OpenID
@@ -65,6 +66,7 @@ def create_app(
     app.config["MAX_FORM_PARTS"] = 2_000
     app.jinja_options = {**app.jinja_options, "trim_blocks": True, "lstrip_blocks": True, "finalize": _shown}
     ca_file = None if settings.oidc_ca_file is None else str(settings.oidc_ca_file)
+    tls = tls_context(settings.service_ca_file) if settings.service_url.startswith("https:") else None
     app.extensions[EXTENSION] = Web(
         settings=settings,
         service=OperatorClient(
@@ -73,7 +75,7 @@ def create_app(
             ca_file=settings.service_ca_file,
             # A person waits, and a thread with them: they are told, and press again. Acts are asked about all the same.
             retries=ONCE,
-            carrier=service,
+            carrier=in_time.InTime(carrier_for(settings.service_url, tls, service)),
         ),
         openid=OpenID(settings, Provider(settings.oidc_issuer, ca_file=ca_file, carrier=provider), tell),
         sessions=Sessions(
@@ -83,6 +85,7 @@ def create_app(
         now=tell,
     )
     headers.install(app, settings)
+    in_time.install(app)
     problems.install(app)
     _demand_login(app)
     forms.install(app)

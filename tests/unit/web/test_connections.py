@@ -71,6 +71,7 @@ async def _answered(connection: Any) -> bool:
 def test_connections_that_say_nothing_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that waited longest goes; who comes is answered, and so is who has just asked."""
     monkeypatch.setattr(connections, "MOST", 3)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 3600.0)
 
     async def run() -> None:
         async with _served() as opened:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -11,6 +13,7 @@ import pytest
 
 from attestation.client import ServiceUnreachable, TLSFailed
 from attestation_web.app import create_app
+from attestation_web.border import in_time
 from attestation_web.settings import Settings
 from tests.fixtures.in_process import HeldClock
 from tests.fixtures.over_httpx import answering
@@ -83,6 +86,23 @@ def test_a_service_that_is_away_is_asked_once(error: Exception, title: str) -> N
     assert title in found.text
     assert "No machine waits" not in found.text
     assert found.headers["Cache-Control"] == "no-store"
+
+
+def test_a_service_that_is_slow_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For one page it is asked until its time is over; the page says so."""
+    asked: list[str] = []
+
+    def empty(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return httpx.Response(200, json={"items": [], "next_cursor": None})
+
+    monkeypatch.setattr(in_time, "SECONDS", 0.0)
+    monkeypatch.setattr(in_time, "time", SimpleNamespace(monotonic=count(1.0).__next__))
+    found = _browser(answering(empty)).get("/approvals")
+    assert (found.status_code, len(asked)) == (200, 1)
+    found = _browser(answering(empty)).get("/inbox")
+    assert (found.status_code, len(asked)) == (503, 2)
+    assert "it is slow" in found.text
 
 
 def test_a_token_that_the_service_does_not_take_any_more_leads_to_a_login() -> None:
