@@ -117,7 +117,5 @@ def test_forms_that_wait_are_few() -> None:
     assert names[-1] in session.resumed
     assert names[0] not in session.resumed
     # However long they are: together, too, they have a size.
-    for _ in range(MOST_RESUMED):
-        last = session.keep({"n": "x" * (MOST_RESUMED_CHARACTERS // 2)})
-    assert len(session.resumed) == 2
-    assert last in session.resumed
+    names = [session.keep({"n": "x" * (MOST_RESUMED_CHARACTERS // 2)}) for _ in range(MOST_RESUMED)]
+    assert list(session.resumed) == names[-2:]

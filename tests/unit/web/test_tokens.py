@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hmac
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +12,10 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, RSAKey
 
+from attestation.client.openid.errors import ProviderUnreachable
+from attestation_web.login import sparing
 from attestation_web.login.errors import TokenInvalid
+from attestation_web.login.sparing import AGAIN_AFTER
 from attestation_web.login.tokens import (
     AGAIN_SECONDS,
     KEYS_SECONDS,
@@ -186,6 +191,53 @@ def test_a_new_key_is_found_and_invented_ones_ask_rarely() -> None:
     provider.at += timedelta(seconds=KEYS_SECONDS)
     with pytest.raises(TokenInvalid):
         keys.verified(_signed(KEY))
+
+
+@pytest.mark.threat("T277")
+def test_a_provider_that_does_not_answer_is_asked_rarely() -> None:
+    """Strangers' tokens do not wait for it one after the other; it comes back by itself, for a login at once."""
+    provider = _Provider(KEY)
+    away = True
+
+    def fetch() -> Any:
+        provider.asked += 1
+        if away:
+            raise ProviderUnreachable("it did not answer in time")
+        return provider.fetch()
+
+    keys = Keys(fetch, provider.now)
+    for _ in range(20):
+        with pytest.raises(ProviderUnreachable, match="in time"):
+            keys.verified(_signed(OTHER))
+    assert provider.asked == 1
+    away = False
+    assert keys.verified(_signed(KEY), from_provider=True)["sub"] == "s-1"
+    keys, away = Keys(fetch, provider.now), True
+    with pytest.raises(ProviderUnreachable):
+        keys.verified(_signed(KEY))
+    away = False
+    provider.at += AGAIN_AFTER
+    assert keys.verified(_signed(KEY))["sub"] == "s-1"
+
+
+@pytest.mark.threat("T277")
+def test_who_asks_while_another_is_not_answered_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread is held, not every one."""
+    monkeypatch.setattr(sparing, "WAIT_SECONDS", 0.01)
+    began, go = threading.Event(), threading.Event()
+
+    def hangs() -> bool:
+        began.set()
+        return go.wait(20)
+
+    asking = sparing.Sparing(hangs, lambda: datetime.now(UTC))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(asking)
+        assert began.wait(60)
+        with pytest.raises(ProviderUnreachable, match="asked already"):
+            asking()
+        go.set()
+        assert first.result(60)
 
 
 @pytest.mark.threat("T272")

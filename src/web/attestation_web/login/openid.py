@@ -20,11 +20,12 @@ from urllib.parse import quote_plus, urlencode
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 
 from attestation.client.openid.answer import UnverifiedAnswer, refusal, verify_answer
-from attestation.client.openid.discovery import Answer, Provider
+from attestation.client.openid.discovery import Answer, Metadata, Provider
 from attestation.client.openid.errors import LoginNeeded, LoginRefused, ProviderInvalid
 from attestation.client.openid.pkce import ProofKey, random_text
 from attestation_web.login.errors import TokenInvalid
 from attestation_web.login.sessions import Tokens
+from attestation_web.login.sparing import Sparing
 from attestation_web.login.tokens import Claims, Identity, Keys, LogoutTokens, verify_identity
 from attestation_web.settings import Settings
 
@@ -89,10 +90,19 @@ class OpenID:
             # RFC 6749 §2.3.1: both are encoded as in a form before they are joined.
             pair = f"{quote_plus(settings.oidc_client_id)}:{quote_plus(secret.get_secret_value())}"
             self._headers = {"Authorization": "Basic " + base64.b64encode(pair.encode()).decode("ascii")}
+        self._discovered = Sparing(lambda: provider.metadata, now)
+        self._known: Metadata | None = None
         self._keys = Keys(self._jwks, now)
         self._logouts = LogoutTokens(issuer=provider.issuer, client_id=settings.oidc_client_id)
         # Of this process: after a restart a login that was under way begins again.
         self._tickets = URLSafeTimedSerializer(secrets.token_bytes(32), salt="login")
+
+    @property
+    def _metadata(self) -> Metadata:
+        """What the provider says of itself; asked for until it is known."""
+        if self._known is None:
+            self._known = self._discovered()
+        return self._known
 
     @property
     def redirect_uri(self) -> str:
@@ -110,7 +120,7 @@ class OpenID:
         Raises:
             ProviderUnreachable, ProviderInvalid: It does not answer as it should.
         """
-        endpoint = self._provider.metadata.authorization_endpoint
+        endpoint = self._metadata.authorization_endpoint
         if endpoint is None:
             raise ProviderInvalid(f"{self._provider.issuer} names no authorization_endpoint")
         proof, state, nonce = ProofKey(), random_text(), random_text()
@@ -156,7 +166,7 @@ class OpenID:
         except BadSignature:
             raise LoginRefused("this login was not begun in this browser, or too long ago") from None
         # 2. The answer is for that login and from our provider.
-        metadata = self._provider.metadata
+        metadata = self._metadata
         code = verify_answer(UnverifiedAnswer.of(query), state=kept["state"], metadata=metadata)
         # 3. Only who has the verifier, and our secret, gets tokens for the code.
         answer = self._provider.post(
@@ -206,7 +216,7 @@ class OpenID:
             "refresh_token": tokens.refresh,
             "client_id": self._settings.oidc_client_id,
         }
-        answer = self._provider.post(self._provider.metadata.token_endpoint, form, self._headers)
+        answer = self._provider.post(self._metadata.token_endpoint, form, self._headers)
         try:
             fresh = self._tokens(answer)
         except LoginRefused as e:
@@ -224,7 +234,7 @@ class OpenID:
         Raises:
             ProviderUnreachable, ProviderInvalid: It does not answer as it should.
         """
-        endpoint = self._provider.metadata.revocation_endpoint
+        endpoint = self._metadata.revocation_endpoint
         if endpoint is None or tokens.refresh is None:
             return
         form = {"token": tokens.refresh, "token_type_hint": "refresh_token"}
@@ -236,7 +246,7 @@ class OpenID:
         Raises:
             ProviderUnreachable, ProviderInvalid: The provider does not answer as it should.
         """
-        endpoint = self._provider.metadata.end_session_endpoint
+        endpoint = self._metadata.end_session_endpoint
         if endpoint is None:
             return None
         question = {
@@ -256,7 +266,7 @@ class OpenID:
         return self._logouts.verify(self._keys.verified(token), self._now())
 
     def _jwks(self) -> Claims:
-        url = self._provider.metadata.jwks_uri
+        url = self._metadata.jwks_uri
         if url is None:
             raise ProviderInvalid(f"{self._provider.issuer} names no jwks_uri")
         answer = self._provider.get(url)

@@ -19,6 +19,7 @@ from joserfc.jwk import KeySet
 
 from attestation.client.openid.claims import LONGEST_TOKEN, number_claim, text_claim
 from attestation_web.login.errors import TokenInvalid
+from attestation_web.login.sparing import Sparing
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
 """Signatures with public keys, as the service accepts them; no `none`, and none with a shared secret."""
@@ -61,8 +62,7 @@ class Keys:
     """
 
     def __init__(self, fetch: Callable[[], Claims], now: Callable[[], datetime]) -> None:
-        self._fetch, self._now = fetch, now
-        self._lock = threading.Lock()
+        self._fetch, self._now = Sparing(fetch, now), now
         self._keys: KeySet | None = None
         self._fetched_at = datetime.fromtimestamp(0, UTC)
 
@@ -80,10 +80,10 @@ class Keys:
         if len(token) > LONGEST_TOKEN:
             raise TokenInvalid("a token of the provider is too long")
         try:
-            return self._decoded(token, self._current(KEYS_SECONDS))
+            return self._decoded(token, self._current(KEYS_SECONDS, at_once=from_provider))
         except (JoseError, ValueError):
             # Perhaps the provider has a new key. A stranger's tokens make us ask no more often than this.
-            fresh = self._current(0 if from_provider else AGAIN_SECONDS)
+            fresh = self._current(0 if from_provider else AGAIN_SECONDS, at_once=from_provider)
         try:
             return self._decoded(token, fresh)
         except (JoseError, ValueError) as e:
@@ -93,13 +93,12 @@ class Keys:
     def _decoded(token: str, keys: KeySet) -> Claims:
         return jwt.decode(token, keys, algorithms=list(ALGORITHMS)).claims
 
-    def _current(self, most_seconds: int) -> KeySet:
-        with self._lock:
-            at = self._now()
-            if self._keys is None or at - self._fetched_at >= timedelta(seconds=most_seconds):
-                self._keys = read_keys(self._fetch())
-                self._fetched_at = at
-            return self._keys
+    def _current(self, most_seconds: int, *, at_once: bool) -> KeySet:
+        at = self._now()
+        if self._keys is None or at - self._fetched_at >= timedelta(seconds=most_seconds):
+            self._keys = read_keys(self._fetch(at_once=at_once))
+            self._fetched_at = at
+        return self._keys
 
 
 def read_keys(document: Claims) -> KeySet:
