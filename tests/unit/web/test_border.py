@@ -239,6 +239,15 @@ def test_a_body_is_read_whole_before_it_takes_a_thread(monkeypatch: pytest.Monke
     assert answers[0]["status"] == 204
     answers, read = _sent(*[more | {"body": b"x" * (1 << 20)}] * 4)
     assert (read, answers[0]["status"]) == ([], 413)
+    # However many send long ones, they have a size together; a form of ordinary length is read all the same.
+    monkeypatch.setattr(bodies, "MOST_LARGE_BYTES", 1 << 20)
+    answers, read = _sent(*[more | {"body": b"x" * (1 << 20)}] * 2)
+    assert (read, answers[0]["status"]) == ([], 503)
+    answers, read = _sent(more | {"body": b"x" * (1 << 20)}, {"type": "http.request", "body": b""})
+    assert answers[0]["status"] == 204
+    monkeypatch.setattr(bodies, "MOST_LARGE_BYTES", 0)
+    answers, read = _sent({"type": "http.request", "body": b"x" * bodies.SMALL_BYTES})
+    assert answers[0]["status"] == 204
     monkeypatch.setattr(bodies, "SECONDS", 0.05)
     answers, read = _sent(more | {"body": b"a=1"})
     assert (read, answers[0]["status"]) == ([], 408)

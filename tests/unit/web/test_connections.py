@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from attestation_web import main
-from attestation_web.border import connections, server, turns
+from attestation_web.border import bodies, connections, server, turns
 
 Message = MutableMapping[str, Any]
 PATIENCE_SECONDS = 60
@@ -248,3 +248,40 @@ def test_a_thread_that_waits_does_not_keep_the_process(monkeypatch: pytest.Monke
     main._end(busy)
     go.set()
     assert ended == [0]
+
+
+@pytest.mark.threat("T277")
+def test_bodies_that_are_held_count_until_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two at once one is refused; after both there is room again."""
+    monkeypatch.setattr(bodies, "MOST_LARGE_BYTES", 3 << 19)
+    long = {"type": "http.request", "body": b"x" * (1 << 20), "more_body": False}
+
+    async def run() -> None:
+        go = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await go.wait()
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+
+        border = bodies.Bodies(app)
+
+        async def asked() -> int:
+            answers: list[Message] = []
+
+            async def receive() -> Message:
+                return long
+
+            async def send(message: Message) -> None:
+                answers.append(message)
+
+            await border({"type": "http"}, receive, send)
+            return int(answers[0]["status"])
+
+        first = asyncio.ensure_future(asked())
+        await asyncio.sleep(0)
+        assert await asked() == 503
+        go.set()
+        assert await first == 204
+        assert await asked() == 204
+
+    asyncio.run(run())

@@ -8,6 +8,10 @@ from typing import Any, Final
 
 LONGEST_BYTES: Final = 2 << 20
 """A policy, an import of an allow-list; nothing that a form of ours sends is longer."""
+SMALL_BYTES: Final = 64 << 10
+"""Forms are; all connections may send one at the same time."""
+MOST_LARGE_BYTES: Final = 64 << 20
+"""What is longer has this together: strangers send it too."""
 SECONDS: Final = 20.0
 
 Message = MutableMapping[str, Any]
@@ -25,41 +29,52 @@ class Bodies:
 
     def __init__(self, app: Application) -> None:
         self._app = app
+        self._large = 0
+        """Bytes of large bodies that are held now."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        body = bytearray()
         try:
             async with asyncio.timeout(SECONDS):
-                body = await _whole(receive)
+                refused = await self._read(receive, body)
         except TimeoutError:
-            await _refuse(send, 408)
-            return
-        if body is None:
-            await _refuse(send, 413)
-            return
-        pieces = [{"type": "http.request", "body": body, "more_body": False}]
+            refused = 408
+        try:
+            if refused is not None:
+                await _refuse(send, refused)
+                return
+            pieces = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
-        async def again() -> Message:
-            return pieces.pop() if pieces else await receive()
+            async def again() -> Message:
+                return pieces.pop() if pieces else await receive()
 
-        await self._app(scope, again, send)
+            await self._app(scope, again, send)
+        finally:
+            self._large -= _beyond(body)
+
+    async def _read(self, receive: Receive, body: bytearray) -> int | None:
+        """Fill *body*; return the status with which it is refused, or None where it is whole."""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            before = _beyond(body)
+            body += message.get("body", b"")
+            self._large += _beyond(body) - before
+            if len(body) > LONGEST_BYTES:
+                return 413
+            if self._large > MOST_LARGE_BYTES:
+                return 503
+            if not message.get("more_body", False):
+                return None
 
 
-async def _whole(receive: Receive) -> bytes | None:
-    """Return a body; None where it is too long."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return bytes(body)
-        body += message.get("body", b"")
-        if len(body) > LONGEST_BYTES:
-            return None
-        if not message.get("more_body", False):
-            return bytes(body)
+def _beyond(body: bytearray) -> int:
+    return max(0, len(body) - SMALL_BYTES)
 
 
 async def _refuse(send: Send, status: int) -> None:
