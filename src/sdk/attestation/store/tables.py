@@ -777,6 +777,8 @@ class AuditRow(Base):
         Index(None, "machine_id", "id"),
         Index(None, "operator_cn", "id"),
         Index(None, "action", "id"),
+        # By code point, which for such texts is the order of time.
+        Index(None, "timestamp", postgresql_ops={"timestamp": 'COLLATE "C"'}),
         {"sqlite_autoincrement": True},
     )
 

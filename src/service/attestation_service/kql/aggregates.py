@@ -27,6 +27,7 @@ class AggregateFunction:
         build: Writes it over a column of the group; given the column that rows are sorted by too, if any.
         finish: Makes a value of its kind of that: outside of the groups, where it may be used more than once.
         picks: Whether it picks a row, of which further arguments are taken: arg_max and arg_min.
+        chooses: Whether it gives one of the values as it is, by their order.
     """
 
     name: str
@@ -38,6 +39,7 @@ class AggregateFunction:
     build: Callable[[Dialect, Argument, SQL | None], SQL]
     finish: Callable[[Dialect, Kind, SQL], SQL] = _as_it_is
     picks: bool = False
+    chooses: bool = False
 
 
 def _count(_dialect: Dialect, _value: Argument, _order: SQL | None) -> SQL:
@@ -151,6 +153,7 @@ AGGREGATES: Mapping[str, AggregateFunction] = {
             takes="value",
             description="The least value; null of nothing.",
             build=_extreme(least=True),
+            chooses=True,
         ),
         AggregateFunction(
             name="max",
@@ -160,6 +163,7 @@ AGGREGATES: Mapping[str, AggregateFunction] = {
             takes="value",
             description="The greatest value; null of nothing.",
             build=_extreme(least=False),
+            chooses=True,
         ),
         AggregateFunction(
             name="make_list",
@@ -188,6 +192,7 @@ AGGREGATES: Mapping[str, AggregateFunction] = {
             description="The greatest value, and the columns of the row that has it.",
             build=_picked,
             picks=True,
+            chooses=True,
         ),
         AggregateFunction(
             name="arg_min",
@@ -198,6 +203,7 @@ AGGREGATES: Mapping[str, AggregateFunction] = {
             description="The least value, and the columns of the row that has it.",
             build=_picked,
             picks=True,
+            chooses=True,
         ),
     )
 }

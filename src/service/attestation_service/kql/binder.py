@@ -257,6 +257,8 @@ class Binder:
             if isinstance(first, tree.Apply) and first.function is function:
                 # A chain is flat: as deep as it is long, it would be more than a database takes.
                 fitted = (*first.arguments, *fitted[1:])
+        if (moved := _moved(function.name, fitted)) is not None:
+            return moved
         if function.unified is not None:
             fitted = tuple(
                 _as(kind, value) if function.unified(index, len(fitted)) else value
@@ -324,6 +326,19 @@ class Binder:
             return tree.Const(kind=Kind.DATETIME, value=moved)
         function = FUNCTIONS["+" if name == "now" else "-"]
         return tree.Apply(function=function, arguments=(now, span), kind=Kind.DATETIME)
+
+
+def _moved(name: str, values: tuple[tree.Value, ...]) -> tree.Const | None:
+    """Return a datetime so much earlier or later, where both are known and there is one: an index serves it."""
+    match name, values:
+        case "+" | "-", (
+            tree.Const(kind=Kind.DATETIME, value=int(at)),
+            tree.Const(kind=Kind.TIMESPAN, value=int(span)),
+        ):
+            moved = at + (span if name == "+" else -span)
+            return tree.Const(kind=Kind.DATETIME, value=moved) if times.FIRST <= moved <= times.LAST else None
+        case _:
+            return None
 
 
 NOTHING = Bound(rows=tree.Union(parts=()), columns=())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import sqlalchemy as sa
+
 from attestation_service.kql import times
 from attestation_service.kql.kinds import NUMBERS, WHOLE, Kind
 from attestation_service.kql.sql import (
@@ -16,6 +18,7 @@ from attestation_service.kql.sql import (
     as_real,
     constant,
     infix,
+    raw,
 )
 
 _AT = Parameter(name="at", kinds=frozenset({Kind.DATETIME}))
@@ -40,8 +43,38 @@ def _bin(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
     assert kind is not None
     if kind is Kind.REAL:
         return dialect.bounded_real(dialect.bin_real(as_real(value), as_real(step)))
+    if kind is Kind.DATETIME and isinstance(step.constant, int) and step.constant > 0:
+        return dialect.bin_fixed(value.sql, step.sql, times.FIRST)
     found = dialect.bin_whole(value.sql, step.sql, times.FIRST if kind is Kind.DATETIME else 0)
     return found if kind is Kind.LONG else dialect.bounded(found, kind)
+
+
+_CUT = {
+    86_400_000_000: (10, "T00:00:00.000000Z"),
+    3_600_000_000: (13, ":00:00.000000Z"),
+    60_000_000: (16, ":00.000000Z"),
+    1_000_000: (19, ".000000Z"),
+}
+"""Steps that leave the beginning of a datetime that is text, how long that is, and what follows it."""
+
+
+def _cut(text: SQL, length: int, rest: str) -> SQL:
+    return sa.func.substr(text, constant(1), constant(length), type_=sa.Text()).concat(raw(f"'{rest}'"))
+
+
+def _bin_of_text(arguments: tuple[Argument, ...]) -> SQL | None:
+    value, step = arguments
+    if value.text is None or step.constant not in _CUT:
+        return None
+    return _cut(value.text, *_CUT[int(step.constant)])
+
+
+def _start_of_text(length: int, rest: str) -> Callable[[tuple[Argument, ...]], SQL | None]:
+    def build(arguments: tuple[Argument, ...]) -> SQL | None:
+        value, *offset = arguments
+        return None if value.text is None or _offset(offset) else _cut(value.text, length, rest)
+
+    return build
 
 
 def _start(of: int, length: int) -> Callable[[Dialect, tuple[Argument, ...]], SQL]:
@@ -50,7 +83,7 @@ def _start(of: int, length: int) -> Callable[[Dialect, tuple[Argument, ...]], SQ
     def build(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
         value, *offset = arguments
         shift = constant(_offset(offset) * length)
-        begin = dialect.bin_whole(value.sql, constant(length), of)
+        begin = dialect.bin_fixed(value.sql, constant(length), of)
         return dialect.bounded(infix("+", begin, shift), Kind.DATETIME)
 
     return build
@@ -98,6 +131,7 @@ FUNCTIONS: tuple[Function, ...] = (
         nullable=True,
         description="The greatest multiple of the step that is not above the value; for groups.",
         build=_bin,
+        stored=_bin_of_text,
     ),
     *(
         Function(
@@ -110,11 +144,12 @@ FUNCTIONS: tuple[Function, ...] = (
             naming=Naming.AS_ARGUMENT if name == "day" else Naming.NUMBERED,
             description=f"Where the {name} of a datetime begins{extra}, or so many {name}s later.",
             build=build,
+            stored=stored,
         )
-        for name, extra, build in (
-            ("day", "", _start(times.FIRST, times.DAY)),
-            ("week", ", on Sunday", _start(_SUNDAY, 7 * times.DAY)),
-            ("month", "", _month),
+        for name, extra, build, stored in (
+            ("day", "", _start(times.FIRST, times.DAY), _start_of_text(*_CUT[times.DAY])),
+            ("week", ", on Sunday", _start(_SUNDAY, 7 * times.DAY), None),
+            ("month", "", _month, _start_of_text(7, "-01T00:00:00.000000Z")),
         )
     ),
 )

@@ -46,14 +46,20 @@ class Table:
     """A table, as a query sees it.
 
     Args:
-        statement: What stands behind it. Its selected columns have the names of *columns*, in the same order, and are
-            carried as `Kind` says; a string may be NULL and is read as empty.
+        statement: What stands behind it: a SELECT of tables that have names, without groups, order or limit. Its
+            selected columns have the names of *columns*, in the same order, and are carried as `Kind` says; a string
+            may be NULL and is read as empty.
+        never_null: The columns of which the database says that they are never NULL.
+        as_text: Datetimes that are selected as text, never NULL, of 27 characters: `2026-01-02T03:04:05.678901Z`.
+            Such texts are in the order of time, so they are compared and sorted as they are, by an index of theirs.
     """
 
     name: str
     columns: tuple[Column, ...]
     statement: Select[*tuple[object, ...]]
     description: str = ""
+    never_null: frozenset[str] = frozenset()
+    as_text: frozenset[str] = frozenset()
 
 
 class Catalog(Mapping[str, Table]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import sqlalchemy as sa
+from sqlalchemy.sql.elements import Grouping
 
 from attestation_service.kql.kinds import NUMBERS, WHOLE, Kind
 from attestation_service.kql.sql import (
@@ -38,14 +39,41 @@ def _ordered(kinds: tuple[Kind, ...]) -> Kind | None:
     return BOOL if set(kinds) <= NUMBERS or (kinds[0] == kinds[1] and kinds[0] in _TIMES) else None
 
 
+def _as_stored(dialect: Dialect, arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
+    """Compare a datetime that the database keeps as text with an instant as text: an index of it serves."""
+    texts = [each.text is not None for each in arguments]
+    if not any(texts) or not all(
+        is_text or (each.kind is DATETIME and each.fixed)
+        for is_text, each in zip(texts, arguments, strict=True)
+    ):
+        return arguments
+    return tuple(
+        Argument(
+            # In parentheses: what says how it is ordered would end BETWEEN.
+            sql=Grouping(dialect.ordered(dialect.instant(each) if each.text is None else each.text, STRING)),
+            kind=STRING,
+            nullable=each.nullable,
+        )
+        for each in arguments
+    )
+
+
 def equal(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
     """Compare: null equals no value, and against null it is null."""
-    left, right = arguments
+    left, right = arguments = _as_stored(dialect, arguments)
+    for one, other in (arguments, arguments[::-1]):
+        if one.kind is STRING and one.stored is not None and _is_text(other):
+            return sa.and_(one.stored == other.sql, one.stored.is_not(None))
     if not (left.nullable or right.nullable):
         return left.sql == right.sql
     if not (left.nullable and right.nullable):
         return sa.func.coalesce(left.sql == right.sql, _false(), type_=TYPES[BOOL])
     return dialect.equal(left.sql, right.sql)
+
+
+def _is_text(value: Argument) -> bool:
+    """Tell whether it is a literal that no NULL, which is an empty text, equals."""
+    return isinstance(value.constant, str) and bool(value.constant)
 
 
 def _unequal(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
@@ -67,8 +95,8 @@ def _folded(
 
 
 def _relation(operator: str) -> Callable[[Dialect, tuple[Argument, ...]], SQL]:
-    def build(_dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
-        left, right = arguments
+    def build(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
+        left, right = _as_stored(dialect, arguments)
         return infix(operator, left.sql, right.sql, TYPES[BOOL])
 
     return build
@@ -77,6 +105,8 @@ def _relation(operator: str) -> Callable[[Dialect, tuple[Argument, ...]], SQL]:
 def member_of(_dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
     """Look for a value among others; null is never found."""
     value, *others = arguments
+    if value.kind is STRING and value.stored is not None and all(map(_is_text, others)):
+        return sa.and_(value.stored.in_([other.sql for other in others]), value.stored.is_not(None))
     found = value.sql.in_([other.sql for other in others])
     if value.nullable or any(other.nullable for other in others):
         return sa.func.coalesce(found, _false(), type_=TYPES[BOOL])
@@ -101,7 +131,8 @@ def _between(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
     value, low, high = arguments
     if high.kind is TIMESPAN and low.kind is DATETIME:
         end = compute("+", DATETIME, dialect, low, high)
-        high = Argument(sql=end, kind=DATETIME, nullable=True)
+        high = Argument(sql=end, kind=DATETIME, nullable=True, fixed=low.fixed and high.fixed)
+    value, low, high = _as_stored(dialect, (value, low, high))
     return value.sql.between(low.sql, high.sql)
 
 

@@ -42,6 +42,20 @@ def shallow(rows: tree.Map | tree.Filter) -> tree.Rows:
     return tree.Map(rows=kept, values=refs, kinds=rows.kinds)
 
 
+def split(rows: tree.Filter) -> tree.Rows:
+    """Return the same rows, one condition after the other: first those that are not deep, for which an index may serve.
+
+    *rows* itself, where it has one condition only.
+    """
+    condition = rows.condition
+    if not (isinstance(condition, tree.Apply) and condition.function.name == "and"):
+        return rows
+    found = rows.rows
+    for each in sorted(condition.arguments, key=lambda value: tree.depth_of(value) > DEEPEST):
+        found = tree.Filter(rows=found, condition=each, kinds=rows.kinds)
+    return found
+
+
 def _parts(value: tree.Value) -> tuple[tree.Value, ...]:
     match value:
         case tree.Apply():

@@ -32,13 +32,32 @@ TYPES: dict[Kind, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """A value on its way into SQL."""
+    """A value on its way into SQL.
+
+    Args:
+        constant: What the text has there, where it is a literal.
+        fixed: It is the same for all rows.
+        plain: It is a column of a table, or a literal: it may be written wherever it is named.
+        depth: How many functions are nested in it, where it is not.
+        used: A value has been made of it already, where it is not.
+        stored: A column that the database keeps otherwise, as that, so that an index of it serves: a string that may
+            be NULL there, or a datetime that is text there (`Table.as_text`).
+    """
 
     sql: SQL
     kind: Kind
     nullable: bool
     constant: bool | int | float | str | None = None
-    """What the text has there, where it is a literal."""
+    fixed: bool = False
+    plain: bool = True
+    depth: int = 0
+    used: bool = False
+    stored: SQL | None = None
+
+    @property
+    def text(self) -> SQL | None:
+        """The text that it is in the database, if it is a datetime that is."""
+        return self.stored if self.kind is Kind.DATETIME else None
 
 
 class Naming(Enum):
@@ -74,6 +93,7 @@ class Function:
         unified: Whether an argument becomes of the result's kind, by its position and how many there are.
         build: Writes it.
         nullable: Whether it can be null; None: where an argument can.
+        stored: Writes it as `Argument.stored` has it, where it can be made of that of its arguments.
     """
 
     name: str
@@ -87,6 +107,7 @@ class Function:
     aliases: tuple[str, ...] = ()
     unified: Callable[[int, int], bool] | None = None
     nullable: bool | None = None
+    stored: Callable[[tuple[Argument, ...]], SQL | None] | None = None
 
     @property
     def is_operator(self) -> bool:
@@ -190,12 +211,31 @@ class Dialect(ABC):
         """Round a bigint down to a multiple of *step*, counted from *origin*; null where that is not positive."""
 
     @abstractmethod
+    def bin_fixed(self, value: SQL, step: SQL, origin: int) -> SQL:
+        """Round a datetime down to a multiple of *step*, positive, the same for all rows, counted from *origin*."""
+
+    @abstractmethod
+    def micros(self, text: SQL) -> SQL:
+        """Read a datetime out of the text of `Table.as_text`."""
+
+    @abstractmethod
     def bin_real(self, value: SQL, step: SQL) -> SQL:
         """Round a real down to a multiple of *step*; null where that is not positive."""
 
     @abstractmethod
     def start_of_month(self, value: SQL, months: SQL) -> SQL:
         """Write the beginning of the month of a datetime, so many months later."""
+
+    def instant(self, value: Argument) -> SQL:
+        """Write a datetime that is the same for all rows as the text of `Table.as_text`."""
+        if isinstance(value.constant, int):
+            return sa.literal(times.print_datetime(value.constant, digits=6), TYPES[Kind.STRING])
+        seven_digits = self.text_of(value)
+        return Grouping(
+            sa.func.substr(seven_digits, constant(1), constant(26), type_=TYPES[Kind.STRING]).concat(
+                raw("'Z'")
+            )
+        )
 
     @abstractmethod
     def ordered(self, value: SQL, kind: Kind) -> SQL:

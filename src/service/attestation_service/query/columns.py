@@ -8,21 +8,21 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import (
     JSON,
-    TIMESTAMP,
     BigInteger,
     Boolean,
     ColumnElement,
     Double,
     FromClause,
+    Join,
     Select,
     SQLColumnExpression,
     Text,
     cast,
-    extract,
     func,
     select,
     type_coerce,
 )
+from sqlalchemy import Column as DatabaseColumn
 from sqlalchemy.types import TypeEngine
 
 from attestation_service.context.identity import Right
@@ -66,6 +66,7 @@ class Shown:
         of: What stands behind it.
         description: What it says, for who writes queries.
         rights: Who sees it: whoever has one of these.
+        is_text: It is a datetime that stands there as text, as `Table.as_text` has it.
     """
 
     name: str
@@ -73,6 +74,13 @@ class Shown:
     of: SQLColumnExpression[Any]
     description: str
     rights: frozenset[Right]
+    is_text: bool = False
+
+    def is_never_null(self, rows: FromClause) -> bool:
+        """Tell whether the database has a value of it in each of *rows*."""
+        # What an outer join puts to the right may be missing.
+        always = rows.left if isinstance(rows, Join) else rows
+        return isinstance(self.of, DatabaseColumn) and self.of.table is always and not self.of.nullable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,21 +113,17 @@ class View:
             columns=tuple(
                 Column(name=each.name, kind=each.kind, description=each.description) for each in seen
             ),
-            statement=carried((each.name, each.kind, each.of) for each in seen).select_from(self.rows),
+            statement=carried(
+                (each.name, Kind.STRING if each.is_text else each.kind, each.of) for each in seen
+            ).select_from(self.rows),
+            never_null=frozenset(each.name for each in seen if each.is_never_null(self.rows)),
+            as_text=frozenset(each.name for each in seen if each.is_text),
         )
 
 
 def carried(columns: Iterable[tuple[str, Kind, SQLColumnExpression[Any]]]) -> Select[Any]:
     """Select *columns* under their names, each as its kind is carried."""
     return select(*(type_coerce(of, _CARRIED[kind]).label(name) for name, kind, of in columns))
-
-
-def micros_of(text: SQLColumnExpression[str], dialect: Dialect) -> ColumnElement[int]:
-    """Microseconds since 1970 of *text* in RFC 3339 with six digits of fraction and `Z`, as the audit log keeps it."""
-    if dialect == "postgresql":
-        return cast(extract("epoch", cast(text, TIMESTAMP(timezone=True))) * 1_000_000, BigInteger())
-    seconds = cast(func.strftime("%s", func.substr(text, 1, 19)), BigInteger())
-    return seconds * 1_000_000 + cast(func.substr(text, 21, 6), BigInteger())
 
 
 def object_of(

@@ -70,10 +70,14 @@ async def run(request: QueryRequest, *, res: Res, operator: OperatorDep) -> Quer
     if request.explain and Right.AUDIT not in operator.rights:
         raise Forbidden("how a query is run is explained to auditors")
     seen = seen_by(operator, res, at)
-    plan = await asyncio.to_thread(kql.analyse, request.query, seen, at=at)
+
+    def understood() -> tuple[kql.Plan, kql.Statement]:
+        plan = kql.analyse(request.query, seen, at=at)
+        return plan, kql.compiled(plan, res.store.dialect, rows=request.rows + 1)
+
+    plan, statement = await asyncio.to_thread(understood)
     # Before it runs: what cannot be written down is not looked up.
     await res.store.write(lambda tx: _record(tx, request.query, operator, at))
-    statement = kql.compiled(plan, res.store.dialect, rows=request.rows + 1)
     found = await res.store.look_up(
         LookUp(
             sql=statement.sql,

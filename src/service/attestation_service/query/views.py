@@ -37,7 +37,7 @@ from attestation.store.tables import (
 )
 from attestation_service.context.identity import Right
 from attestation_service.kql import Kind
-from attestation_service.query.columns import Dialect, Shown, View, first_failed, micros_of, object_of
+from attestation_service.query.columns import Dialect, Shown, View, first_failed, object_of
 
 READERS: Final = frozenset({Right.READ})
 AUDITORS: Final = frozenset({Right.AUDIT})
@@ -52,7 +52,7 @@ def views(at: datetime, dialect: Dialect = "sqlite") -> tuple[View, ...]:
     now = literal(to_micros(at), BigInteger())
     return (
         _machines(now, dialect),
-        _audit_log(dialect),
+        _audit_log(),
         _approvals(now),
         _attestations(dialect),
         _certificates(now),
@@ -74,11 +74,19 @@ class _Columns:
         description: str,
         of: SQLColumnExpression[Any] | str | None = None,
         rights: frozenset[Right] | None = None,
+        is_text: bool = False,
     ) -> None:
         """Show *of*, or the column called so, or called *name*."""
         expression = self._columns[of or name] if of is None or isinstance(of, str) else of
         self.shown.append(
-            Shown(name=name, kind=kind, of=expression, description=description, rights=rights or self._rights)
+            Shown(
+                name=name,
+                kind=kind,
+                of=expression,
+                description=description,
+                rights=rights or self._rights,
+                is_text=is_text,
+            )
         )
 
 
@@ -168,11 +176,11 @@ def _machines(now: ColumnElement[int], dialect: Dialect) -> View:
     )
 
 
-def _audit_log(dialect: Dialect) -> View:
+def _audit_log() -> View:
     of, c = _Columns(AuditRow, AUDITORS), table_of(AuditRow).c
     add = of.add
     add("id", _LONG, "Its number in the log")
-    add("ts", _WHEN, "When", micros_of(c.timestamp, dialect))
+    add("ts", _WHEN, "When", "timestamp", is_text=True)
     add("actor", _STRING, "Who: an operator's name, SYSTEM for break-glass, machine, service", "operator_cn")
     add("actor_id", _STRING, "What stays the same when names change", "operator_sub")
     add("action", _STRING, "What was done, a word")

@@ -126,11 +126,15 @@ def _sort(binder: Binder, stage: Sort | Top, rows: Bound) -> Bound:
             raise binder.source.invalid(
                 key.value.place, "a dynamic value has no order", suggestion="tostring or tolong around it"
             )
-        by.append(
-            tree.Sorting(column=width + len(values), descending=key.descending, nulls_first=key.nulls_first)
-        )
-        values.append(value)
+        if isinstance(value, tree.Ref):
+            column = value.index
+        else:
+            column = width + len(values)
+            values.append(value)
+        by.append(tree.Sorting(column=column, descending=key.descending, nulls_first=key.nulls_first))
     kinds = rows.rows.kinds
+    if not values:
+        return Bound(rows=tree.Sort(rows=rows.rows, by=tuple(by), kinds=kinds), columns=rows.columns)
     wide = tree.Map(
         rows=rows.rows, values=(*rows.refs(), *values), kinds=(*kinds, *(value.kind for value in values))
     )
