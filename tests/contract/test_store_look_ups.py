@@ -210,6 +210,25 @@ def test_a_function_of_ours_ends_in_time_too(tmp_path: Path) -> None:
         store.close()
 
 
+@pytest.mark.threat("T262")
+def test_functions_of_ours_leave_the_interpreter_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite calls them without end: now and then they let go of it, so that who attests does not wait for them."""
+    let_go: list[float] = []
+    monkeypatch.setattr("attestation.store.lookups_sqlite._HOLD_SECONDS", 0.0)
+    monkeypatch.setattr("attestation.store.lookups_sqlite.time.sleep", let_go.append)
+    store = _on_sqlite(tmp_path, functions={"same": (1, lambda value: value)})
+    try:
+        filled(store, 20)
+        let_go.clear()
+        looked_up(store, replace(NAMES, sql="SELECT same(machine_id) FROM machines"))
+    finally:
+        store.close()
+    assert len(let_go) > 10
+    assert all(seconds > 0 for seconds in let_go)
+
+
 def test_a_closed_store_looks_nothing_up(store: Store) -> None:
     """Its callers are told."""
     store.close()

@@ -19,6 +19,12 @@ from attestation.store.unusable import unusable
 _AGAIN_SECONDS: Final = 0.02
 """A statement that is late is interrupted again after so long: one that was just about to begin did not notice."""
 
+_HOLD_SECONDS: Final = 0.000_5
+"""So long our functions may take the interpreter again and again,"""
+
+_YIELD_SECONDS: Final = 0.000_1
+"""and then they leave it so long to whoever waits for it."""
+
 _AT_A_TIME: Final = 64
 _FAILED: Final = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH})
 """What the statement did wrong, and not the database."""
@@ -37,6 +43,7 @@ class SQLiteLooker:
         self._connection: sqlite3.Connection | None = None
         self._wanted: LookUp | None = None
         self._until = 0.0
+        self._yields_at = 0.0
 
     def look_up(self, wanted: LookUp) -> Found:
         """See `Looker.look_up`."""
@@ -44,6 +51,7 @@ class SQLiteLooker:
         if self._connection is None:
             self._connection = self._open()
         self._until = time.monotonic() + wanted.seconds
+        self._yields_at = 0.0
         try:
             with _ended_in_time(self._connection, wanted.seconds):
                 return self._looked_up(self._connection, wanted)
@@ -100,12 +108,20 @@ class SQLiteLooker:
         return time.monotonic() > self._until
 
     def _in_time(self, compute: Callable[..., Any]) -> Callable[..., Any]:
-        """Return *compute*, which is not begun when it is late."""
+        """Return *compute*, which is not begun when it is late, and lets others have the interpreter again and again.
+
+        SQLite calls it a million times a second. Whoever waits for the interpreter would have it only after 5 ms, each
+        time: it is taken again sooner than somebody else wakes up.
+        """
 
         @wraps(compute)
         def computed(*given: Any) -> Any:
-            if time.monotonic() > self._until:
-                raise TimeoutError
+            now = time.monotonic()
+            if now > self._yields_at:
+                if now > self._until:
+                    raise TimeoutError
+                time.sleep(_YIELD_SECONDS)
+                self._yields_at = time.monotonic() + _HOLD_SECONDS
             return compute(*given)
 
         return computed
