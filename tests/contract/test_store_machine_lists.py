@@ -96,3 +96,26 @@ def test_a_cursor_leads_on_in_its_own_order(store: Store) -> None:
     ):
         with pytest.raises(RequestInvalid):
             store.read_sync(lambda tx, c=other, o=order: tx.machines.page(ANY, c, 1, o))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("wanted", [(3,), (1, 2, 5), (9,), (4, 4, 1, 9, 2)], ids=str)
+def test_machines_are_listed_by_their_ids(store: Store, wanted: tuple[int, ...]) -> None:
+    """Those that there are, each once, newest first, together with other filters and page by page."""
+    for number in range(1, 6):
+        status = Status.LOCKED if number == 2 else Status.ATTESTED
+        store.write_sync(lambda tx, n=number, s=status: tx.machines.add(a_machine(n, status=s)))  # type: ignore[misc]
+    ids = [a_machine(number).machine_id for number in wanted]
+
+    def listed(**more: Any) -> list[str]:
+        found, cursor = [], None
+        while True:
+            page = store.read_sync(
+                lambda tx, c=cursor: tx.machines.page(MachineFilter(ids=ids, **more), c, 2)  # type: ignore[misc]
+            )
+            found += [m.machine_id for m in page.items]
+            if (cursor := page.next_cursor) is None:
+                return found
+
+    there = sorted({n for n in wanted if n <= 5}, reverse=True)
+    assert listed() == [a_machine(n).machine_id for n in there]
+    assert listed(status=Status.ATTESTED) == [a_machine(n).machine_id for n in there if n != 2]

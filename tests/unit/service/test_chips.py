@@ -327,6 +327,10 @@ async def test_the_serial_number_of_the_chip_links_its_eks(service: Service, how
         "revoked",
         True,
     )
+    # Listed by its id it is shown whole too; who is not there is left out.
+    ids = f"{other.machine_id},00000000-0000-4000-8000-000000000000,{thief.machine_id}"
+    listed = (await service.operator("GET", "/machines", params={"ids": ids})).json()["items"]
+    assert listed == [detail, await service.detail(thief)]
     (alarm,) = await service.audit(action="alarm")
     assert alarm["machine_id"] == other.machine_id
     detail = await service.detail(stranger)

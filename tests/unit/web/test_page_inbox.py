@@ -7,6 +7,12 @@ from typing import Any
 
 import pytest
 
+from attestation.client import OperatorClient
+from attestation.errors import MachineUnknown
+from attestation.tpm import parse_public
+from attestation_testing import SoftwareNode
+from tests.fixtures.machine import Machine
+from tests.fixtures.vendor import vouched
 from tests.fixtures.web import VIEWER, Browser, Dashboard
 
 
@@ -167,3 +173,21 @@ def test_what_was_chosen_survives_a_new_login(dashboard: Dashboard) -> None:
     assert found is not None
     alice.session.authenticated_at = dashboard.service.clock.now()
     assert one.ek_fingerprint in alice.page(f"/inbox/approve-several?resume={found[1]}")
+
+
+def test_one_that_goes_while_others_are_shown_takes_nothing_along(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its endorsement is not there any more when it is asked for: the inbox is."""
+    staying, going = dashboard.machine(1), Machine(SoftwareNode(2), dashboard.service.client("192.0.2.2"))
+    going.enrol(**vouched(parse_public(going.ek_public)))
+    alice = dashboard.browser()
+    asked: list[str] = []
+
+    def gone(_client: OperatorClient, machine_id: str) -> None:
+        asked.append(machine_id)
+        raise MachineUnknown("no such machine")
+
+    monkeypatch.setattr(OperatorClient, "endorsement", gone)
+    assert staying.ek_fingerprint in alice.page("/inbox")
+    assert asked == [going.machine_id]

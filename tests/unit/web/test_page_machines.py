@@ -16,11 +16,14 @@ from types import SimpleNamespace
 import pytest
 
 from attestation.keys import create_kek
+from attestation.machines import Status
+from attestation.store import Tx
 from attestation_web.border import in_time
+from attestation_web.page import several
 from attestation_web.pages.machines import export, listing
 from tests.fixtures.in_process import in_process_service
 from tests.fixtures.machine import Machine
-from tests.fixtures.web import AUDITOR, OPERATOR, VIEWER, Browser, Dashboard
+from tests.fixtures.web import AUDITOR, OPERATOR, VIEWER, Browser, Dashboard, requests_to_the_service
 
 ACTS = ("unlock", "lock", "role", "redeliver", "labels", "revoke", "delete", "replace")
 DECIDED = ("approve", "reject")
@@ -188,8 +191,49 @@ def test_several_are_locked_after_one_question(dashboard: Dashboard) -> None:
     # They are locked already: the question is not asked.
     assert alice.get(path).status_code == 422
     assert alice.get("/machines/lock").status_code == 422
-    many = "&".join(f"machine={n}" for n in range(listing.MOST_AT_ONCE + 1))
+    many = "&".join(f"machine={n}" for n in range(several.MOST_AT_ONCE + 1))
     assert alice.get(f"/machines/lock?{many}").status_code == 422
+
+
+def test_as_many_as_there_may_be_are_decided_by_few_requests(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both forms: all machines are read at once, and each act is a request of its own; 25 at most for a page."""
+    made = [dashboard.machine(seed).machine_id for seed in range(1, several.MOST_AT_ONCE + 1)]
+    alice = dashboard.browser()
+    chosen = "&".join(f"machine={each}" for each in made)
+    asked = requests_to_the_service(monkeypatch)
+
+    def lists_them() -> None:
+        assert len([url for url in asked if "/machines?ids=" in url]) == 1
+        asked.clear()
+
+    form = alice.form(f"/inbox/approve-several?{chosen}")
+    assert len(asked) <= 2, asked
+    lists_them()
+    filled = form | {"role": "worker-app", "cluster_id": "default"}
+    assert alice.post("/inbox/approve-several", data=filled).status_code == 303
+    assert len([url for url in asked if url.endswith("/approve")]) == len(made)
+    assert len(asked) <= 25, asked
+    lists_them()
+
+    def attested(tx: Tx) -> None:
+        for each in made:
+            tx.machines.update(tx.machines.require(each), status=Status.ATTESTED)
+
+    dashboard.service.app.state.resources.store.write_sync(attested)
+    form = alice.form(f"/machines/lock?{chosen}")
+    lists_them()
+    assert alice.post("/machines/lock", data=form).status_code == 303
+    assert len([url for url in asked if url.endswith("/lock")]) == len(made)
+    assert len(asked) <= 25, asked
+    lists_them()
+    told = alice.page("/machines?status=locked")
+    assert told.count(": done") == len(made)
+    # What is not there any more is named, and nothing is done to the others.
+    gone = "00000000-0000-4000-8000-000000000000"
+    answer = alice.get(f"/inbox/approve-several?machine={made[0]}&machine={gone}")
+    assert (answer.status_code, "no such machine: 00000000" in answer.text) == (404, True)
 
 
 def test_who_waits_is_decided_in_one_place(dashboard: Dashboard) -> None:

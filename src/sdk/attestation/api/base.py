@@ -59,6 +59,9 @@ Fingerprint = Annotated[
         description="SHA-384 of the EK's SubjectPublicKeyInfo DER, 96 hex; compared only",
     ),
 ]
+MACHINE_IDS = r"^[0-9a-f-]{36}(,[0-9a-f-]{36}){0,49}$"
+"""Ids of machines with commas between, 50 at most."""
+
 MachineId = Annotated[
     str,
     Field(

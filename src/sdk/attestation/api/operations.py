@@ -150,10 +150,10 @@ class OperatorAPI:
     @operation("list_machines", "GET /machines", e.RequestInvalid)
     def machines(
         self, *, status: Status | None = None, role: Role | None = None, cluster_id: str | None = None,
-        trust: Trust | None = None, q: str | None = None, labels: str | None = None, sort: MachineSort | None = None,
-        page_size: int = PAGE_SIZE,
+        trust: Trust | None = None, q: str | None = None, labels: str | None = None, ids: str | None = None,
+        sort: MachineSort | None = None, page_size: int = PAGE_SIZE,
     ) -> Annotated[Iterator[api.MachineDetail], api.MachinePage]:
-        """Yield machines, newest first; pages are fetched as they are needed. *labels*: `rack=4,site`."""
+        """Yield machines, newest first; pages are fetched as they are needed. *labels*: `rack=4,site`; *ids*: `a,b`."""
 
     @operation("get_machine", "GET /machines/{machine_id}", e.MachineUnknown)
     def machine(self, machine_id: str) -> api.MachineDetail:

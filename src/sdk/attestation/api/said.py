@@ -26,6 +26,9 @@ PATTERNS: Final[Mapping[str, str]] = {
     r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$": (
         "must be the whole id of a machine, in lower case; `attestation machine list -o wide` shows it"
     ),
+    r"^[0-9a-f-]{36}(,[0-9a-f-]{36}){0,49}$": (
+        "must be whole ids of machines, in lower case, 50 at most with commas between"
+    ),
     r"^[0-9a-f]*$": "must be hex digits, in lower case",
     r"^[0-9]{1,2}$": "must be the number of a PCR, 0 to 23",
     r"^[a-z0-9_]{1,16}$": "must be the name of a PCR bank, like sha256",

@@ -138,7 +138,8 @@ def _within(filters: tuple[str, ...]) -> list[ColumnElement[bool]]:
 @lru_cache(maxsize=16)
 def _page(filters: tuple[str, ...], *, text: bool) -> Prepared:
     chosen = [*_within(filters), *([_HOLDS] if text else [])]
-    return Prepared(select(_T).where(*chosen).order_by(_C.id.desc()).limit(bindparam("rows")))
+    rows = select(_T).where(*chosen).order_by(_C.id.desc()).limit(bindparam("rows"))
+    return Prepared(rows, sqlite_index=_index(filters))
 
 
 @lru_cache(maxsize=8)
@@ -146,7 +147,12 @@ def _window(filters: tuple[str, ...]) -> Prepared:
     """Return the statement for the lowest id of so many entries that fit, and how many they are."""
     # Of the index that the filter is for; without one the number of an entry says it.
     found = select(_C.id).where(*_within(filters)).order_by(_C.id.desc()).limit(bindparam("rows")).subquery()
-    return Prepared(select(func.min(found.c.id), func.count()))
+    return Prepared(select(func.min(found.c.id), func.count()), sqlite_index=_index(filters))
+
+
+def _index(filters: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return what SQLite is to begin with: it may choose an action that nearly every entry has."""
+    return ("audit_log", "ix_audit_log_machine_id_id") if "machine_id" in filters else None
 
 
 class Audit:

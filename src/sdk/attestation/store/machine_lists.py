@@ -62,6 +62,8 @@ _EACH: Final[Mapping[str, ColumnElement[bool]]] = {
         _C.ek_fingerprint.like(bindparam("start"), escape="\\"),
     ),
 }
+_IDS: Final = "ids "
+"""Begins the filter by ids; their number follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,7 @@ class MachineFilter:
         q: Part of hostname, serial, MAC or UUID, or the beginning of machine id or EK fingerprint; without
             regard to case, no character is special.
         labels: Each of these labels; with any value where it is None.
+        ids: One of these machines.
     """
 
     status: Status | None = None
@@ -84,6 +87,7 @@ class MachineFilter:
     trust: tuple[Trust, datetime] | None = None
     q: str | None = None
     labels: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    ids: Sequence[str] = ()
 
 
 def page(
@@ -133,6 +137,12 @@ def _asked(wanted: MachineFilter) -> tuple[dict[str, object], tuple[str, ...]]:
             raise RequestInvalid("q: a line break is in no name")
         text = escaped(wanted.q.lower())
         values |= {"part": f"%{text}%", "start": f"{text}%"}
+    if wanted.ids:
+        # Statements are compiled for powers of two; the last id fills up.
+        size = 1 << (len(wanted.ids) - 1).bit_length()
+        filters.append(f"{_IDS}{size}")
+        padded = [*wanted.ids, *[wanted.ids[-1]] * (size - len(wanted.ids))]
+        values |= {f"id_{number}": machine_id for number, machine_id in enumerate(padded)}
     for number, (key, label) in enumerate(wanted.labels.items()):
         values |= {f"label_{number}": key, f"value_{number}": label}
     return values, tuple(filters)
@@ -140,7 +150,14 @@ def _asked(wanted: MachineFilter) -> tuple[dict[str, object], tuple[str, ...]]:
 
 def _chosen(filters: Sequence[str], valued: Sequence[bool]) -> list[ColumnElement[bool]]:
     worn = [wears(_C.machine_id, number, valued=has) for number, has in enumerate(valued)]
-    return [*(_EACH[name] for name in filters), *worn]
+    return [*map(_condition, filters), *worn]
+
+
+def _condition(name: str) -> ColumnElement[bool]:
+    if not name.startswith(_IDS):
+        return _EACH[name]
+    named: list[BindParameter[str]] = [bindparam(f"id_{number}") for number in range(int(name[len(_IDS) :]))]
+    return _C.machine_id.in_(named)
 
 
 @lru_cache(maxsize=64)

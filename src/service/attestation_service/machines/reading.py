@@ -16,7 +16,7 @@ from attestation.api import (
     OpenActivation,
     RelativeDetail,
 )
-from attestation.api.base import CLUSTER_ID_PATTERN
+from attestation.api.base import CLUSTER_ID_PATTERN, MACHINE_IDS
 from attestation.api.operations import MachineSort
 from attestation.endorsements.certificate import parse_certificate
 from attestation.machines import (
@@ -56,6 +56,13 @@ async def list_machines(
             description="Only with all of these labels: `rack=4,site=ams`; `site` alone is with any value",
         ),
     ] = None,
+    ids: Annotated[
+        str | None,
+        Query(
+            pattern=MACHINE_IDS,
+            description="Only these, with commas between, 50 at most; each as it is shown alone",
+        ),
+    ] = None,
     sort: Annotated[
         MachineSort | None,
         Query(
@@ -69,7 +76,7 @@ async def list_machines(
 ) -> MachinePage:
     """List machines, newest first, or sorted.
 
-    Filters are combined; the cursor of a page leads to the next in the same order.
+    Filters are combined; the cursor of a page leads to the next in the same order. What is not there is left out.
     """
     at = res.clock.now()
     wanted = MachineFilter(
@@ -79,12 +86,16 @@ async def list_machines(
         trust=None if trust is None else (trust, at),
         q=q,
         labels=labels.parse_selector(with_labels) if with_labels else {},
+        ids=ids.split(",") if ids else (),
     )
 
     def work(tx: Tx) -> MachinePage:
         page = tx.machines.page(wanted, cursor, limit, sort)
-        ids = [m.machine_id for m in page.items]
-        votes, worn = tx.approvals.live_of(ids, at), tx.labels.of_each(ids)
+        if ids:
+            items = [_whole(tx, each, res, at) for each in page.items]
+            return MachinePage(items=items, next_cursor=page.next_cursor)
+        found = [m.machine_id for m in page.items]
+        votes, worn = tx.approvals.live_of(found, at), tx.labels.of_each(found)
         return MachinePage(
             items=[
                 machine_detail(
@@ -112,10 +123,14 @@ async def get_machine(machine_id: Id, *, res: Res) -> MachineDetail:
     at = res.clock.now()
 
     def work(tx: Tx) -> MachineDetail:
-        machine = tx.machines.require(machine_id)
-        return detail_of(tx, machine, res, at).model_copy(update={"relatives": _relatives(tx, machine)})
+        return _whole(tx, tx.machines.require(machine_id), res, at)
 
     return await res.store.read(work)
+
+
+def _whole(tx: Tx, machine: Machine, res: Resources, at: datetime) -> MachineDetail:
+    """Return all that operators see of *machine*: what a list leaves out too."""
+    return detail_of(tx, machine, res, at).model_copy(update={"relatives": _relatives(tx, machine)})
 
 
 async def get_keys(machine_id: Id, *, res: Res) -> KeysDetail:

@@ -21,11 +21,13 @@ from attestation.errors import (
     AttestationError,
     AuthenticationTooOld,
     MachineChanged,
+    MachineUnknown,
     RequestInvalid,
+    TrustCertificateUnknown,
 )
 from attestation.machines import Role, Status
-from attestation_web.login.current import session
 from attestation_web.page import Act, Field, Page, Values, api, render
+from attestation_web.page.several import FIELD, all_of, chosen
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Response
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     from attestation.client import OperatorClient
 
 SHOWN: Final = 12
-MOST_AT_ONCE: Final = 20
-"""Machines that are approved by one press of a button; each is an act of its own."""
 ROLES: Final = (("", "Choose a role"), *((role.value, role.value) for role in Role))
 VOTES: Final = (
     "Where two people must agree for the role, this is your vote: nothing happens until another operator agrees. "
@@ -71,8 +71,13 @@ def show() -> Response:
 
 
 def _endorsement(client: OperatorClient, machine: MachineDetail) -> EndorsementDetail | None:
-    """Return who vouches for its TPM; None where it came without a certificate."""
-    return None if machine.ek_certificate is None else client.endorsement(machine.machine_id)
+    """Return who vouches for its TPM; None where it came without a certificate, or went while others are shown."""
+    if machine.ek_certificate is None:
+        return None
+    try:
+        return client.endorsement(machine.machine_id)
+    except (MachineUnknown, TrustCertificateUnknown):
+        return None
 
 
 # Acts
@@ -178,7 +183,7 @@ class Outcome:
 def approve_several() -> Act:
     """Admit several machines in one role."""
     client = api()
-    machines = [client.machine(each) for each in _chosen()]
+    machines = all_of(client, chosen("approve"))
     return Act(
         title=f"Approve {len(machines)} machines",
         button=f"Approve {len(machines)} machines",
@@ -194,7 +199,7 @@ def approve_several() -> Act:
             Field(name="cluster_id", label="Cluster", value="default", needed=True),
             Field(name="reason", label="Reason"),
             Field(
-                name="machines",
+                name=FIELD,
                 label="Machines",
                 kind="hidden",
                 value=" ".join(f"{m.machine_id}:{_seen(m)}" for m in machines),
@@ -204,22 +209,6 @@ def approve_several() -> Act:
         did=str,
         back="/inbox",
     )
-
-
-def _chosen() -> list[str]:
-    """Return the machines that this request is about: chosen in the inbox, or in the form that it sends.
-
-    Raises:
-        RequestInvalid: None, or more than are approved at once.
-    """
-    kept = session().resumed.get(request.args.get("resume", ""), {})
-    text = request.form.get("machines") or kept.get("machines") or " ".join(request.args.getlist("machine"))
-    ids = list(dict.fromkeys(each.partition(":")[0] for each in text.split()))
-    if not 0 < len(ids) <= MOST_AT_ONCE:
-        raise RequestInvalid(
-            f"choose between 1 and {MOST_AT_ONCE} machines in the inbox; these are {len(ids)}"
-        )
-    return ids
 
 
 def _admit(client: OperatorClient, machine: MachineDetail, filled: Values) -> MachineDetail | PendingApproval:
@@ -242,7 +231,7 @@ def _admit_all(client: OperatorClient, machines: Mapping[str, MachineDetail], fi
     refused: dict[str, str] = {}
     last: AttestationError | None = None
     away = False
-    for each in filled["machines"].split():
+    for each in filled[FIELD].split():
         machine_id, _, seen = each.partition(":")
         machine = machines[machine_id]
         if away:

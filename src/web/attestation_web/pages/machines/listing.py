@@ -12,11 +12,11 @@ from attestation.api import PendingApproval
 from attestation.api.operations import MachineSort, OperatorAPI
 from attestation.client.errors import OutcomeUnknown, ServiceUnreachable
 from attestation.client.text import clean
-from attestation.errors import AnswerNotKept, AttestationError, MachineUnknown, QueryInvalid, RequestInvalid
+from attestation.errors import AnswerNotKept, AttestationError, QueryInvalid, RequestInvalid
 from attestation.machines import Role, Status, Trust
-from attestation_web.login.current import session
 from attestation_web.page import Act, Column, Field, Values, api, may, render, table
 from attestation_web.page.names import called
+from attestation_web.page.several import FIELD, all_of, chosen, those
 from attestation_web.page.table import Table, address
 from attestation_web.pages.machines.area import page
 
@@ -27,11 +27,8 @@ if TYPE_CHECKING:
     from attestation.client import OperatorClient
 
 PAGE_ROWS: Final = 50
-MOST_AT_ONCE: Final = 20
-"""Machines of one form: each is a request of its own, and a page asks 25 at most."""
 MOST_FOUND: Final = 1000
-"""Machines that an expression may find: one page shows some of them, and asks for each of those."""
-FOUND_ROWS: Final = 15
+"""Machines that an expression may find: one page shows some of them, and asks for those."""
 
 COLUMNS: Final = (
     Column(name="machine", title="Machine", sort=called),
@@ -195,16 +192,10 @@ def _found(where: str) -> tuple[Table, QueryInvalid | None]:
         ids = [str(row[0]) for row in answer.rows]
     except QueryInvalid as e:
         fault = e
-    whole = table((Column(name="id", title=""),), ids, total=len(ids), page_rows=FOUND_ROWS)
-    found = []
-    for each in whole.rows:
-        try:
-            found.append(api().machine(each))
-        except MachineUnknown:
-            continue
-    chosen = set(request.args.getlist("column")) & {column.name for column in COLUMNS}
-    shown = [replace(c, sort=None) for c in COLUMNS if (c.name in chosen if chosen else c.shown)]
-    return replace(whole, columns=shown, every=COLUMNS, rows=found), fault
+    whole = table((Column(name="id", title=""),), ids, total=len(ids), page_rows=PAGE_ROWS)
+    columns = set(request.args.getlist("column")) & {column.name for column in COLUMNS}
+    shown = [replace(c, sort=None) for c in COLUMNS if (c.name in columns if columns else c.shown)]
+    return replace(whole, columns=shown, every=COLUMNS, rows=those(api(), whole.rows)), fault
 
 
 def _several(verb: str, wanted: Status) -> list[MachineDetail]:
@@ -213,13 +204,7 @@ def _several(verb: str, wanted: Status) -> list[MachineDetail]:
     Raises:
         RequestInvalid: None, too many, or one that is not in the status that the act needs.
     """
-    # After a login again the form comes back by its name, and the machines stand in what was filled in.
-    kept = session().resumed.get(request.args.get("resume", ""), {})
-    given = request.args.getlist("machine") or request.form.get("machines", kept.get("machines", "")).split()
-    ids = list(dict.fromkeys(given))
-    if not 1 <= len(ids) <= MOST_AT_ONCE:
-        raise RequestInvalid(f"choose 1 to {MOST_AT_ONCE} machines to {verb}; {len(ids)} were chosen")
-    found = [api().machine(each) for each in ids]
+    found = all_of(api(), chosen(verb))
     fit = [m for m in found if m.status is wanted]
     if request.method == "GET" and len(fit) < len(found):
         other = ", ".join(called(m) for m in found if m.status is not wanted)
@@ -270,7 +255,7 @@ def lock_several() -> Act:
         ],
         facts=[(called(m), m.machine_id) for m in machines],
         fields=[
-            Field(name="machines", label="", kind="hidden", value=" ".join(m.machine_id for m in machines)),
+            Field(name=FIELD, label="", kind="hidden", value=" ".join(m.machine_id for m in machines)),
             Field(name="reason", label="Reason"),
         ],
         do=_each(machines, lambda client, m, filled: client.lock(m.machine_id, filled.get("reason"))),
