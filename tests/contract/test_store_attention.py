@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from attestation.machines import Machine, Role, Status
+from attestation.machines import Machine, Role, Status, Trust
 from attestation.results import Verdict
-from attestation.store import Issuance, Store, Tx
-from attestation.store.attention import MOST_VENDORS
+from attestation.store import Issuance, MachineFilter, Store, Tx
+from attestation.store.attention import MOST_VENDORS, Troubles
 from tests.contract.store_samples import NOW, a_full_machine, a_machine
 
 DAY = timedelta(days=1)
@@ -44,7 +44,10 @@ def test_who_waits_is_counted_once_by_how_long(store: Store) -> None:
 
 
 def test_troubles_are_those_of_machines_that_are_here(store: Store) -> None:
-    """An alarm; a newest result that failed lately; no configuration. Neither rejected nor revoked ones count."""
+    """An alarm; a newest result that failed lately; no configuration; late. Neither rejected nor revoked ones count.
+
+    Late ones are those of the list by that trust, whatever their status.
+    """
     failed = {"last_verdict": Verdict.FAILED, "last_result_at": NOW - HOUR}
     _add(
         store,
@@ -56,7 +59,13 @@ def test_troubles_are_those_of_machines_that_are_here(store: Store) -> None:
         _machine(6, status=Status.REJECTED, alarm="it came twice", config_owed_since=NOW, **failed),
         _machine(7, status=Status.REVOKED, alarm="it came twice", config_owed_since=NOW, **failed),
     )
-    assert store.read_sync(lambda tx: tx.attention.troubles(NOW - DAY)) == (1, 1, 1)
+    late = {"last_verdict": Verdict.VERIFIED, "last_result_at": NOW - DAY, "trust_expires_at": NOW}
+    _add(store, _machine(8, **late), _machine(9, status=Status.REVOKED, **late))
+    found = store.read_sync(lambda tx: tx.attention.troubles(NOW, NOW - DAY))
+    listed = MachineFilter(trust=(Trust.STALE, NOW))
+    stale = store.read_sync(lambda tx: tx.machines.page(listed, None, 100)).items
+    assert found == Troubles(alarms=1, failed=1, undelivered=1, stale=len(stale))
+    assert {8, 9} <= {int(m.machine_id[-12:], 16) for m in stale}
 
 
 def test_the_oldest_result_is_an_attested_machine_s(store: Store) -> None:

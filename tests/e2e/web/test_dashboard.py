@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from playwright.sync_api import Route
 
 from tests.e2e.web.conftest import Visit
 from tests.e2e.web.visitor import Visitor
@@ -25,6 +26,22 @@ def test_somebody_logs_in_and_out(visit: Visit) -> None:
     page.wait_for_url("**/protocol/openid-connect/logout**")
     alice.page.goto("/")
     assert page.url.startswith(alice.world.provider.origin)
+
+
+def test_charts_of_the_fleet_come_after_the_overview(visit: Visit) -> None:
+    """The page is painted while their counts are still on the way; then they stand where the link to them stood."""
+    alice = visit("alice")
+    alice.opens("/account")
+    page, held = alice.page, list[Route]()
+    page.route("**/fleet", lambda route: held.append(route))
+    with page.expect_request("**/fleet"):
+        page.goto("/")
+    page.locator(".tiles").wait_for()
+    assert page.locator("#live-fleet svg").count() == 0
+    assert page.locator("#live-fleet a").get_attribute("href") == "/fleet"
+    held[0].continue_()
+    page.locator("#live-fleet svg.donut").wait_for()
+    page.unroute_all()
 
 
 def test_two_people_in_two_browsers_approve_a_control_plane(visit: Visit) -> None:

@@ -47,11 +47,13 @@ class Visitor:
             self.console.append(f"{self.page.url}: {message.text}")
 
     def opens(self, path: str) -> Page:
-        """Open a page, through the provider where it asks who this is."""
+        """Open a page, through the provider where it asks who this is, with what comes after it."""
         answer = self.page.goto(path)
         if not self.signs_in():
             assert answer is not None
             assert answer.ok, f"{path}: {answer.status}"
+        # What comes after the page is there too.
+        self.page.wait_for_function("!document.querySelector('.later')")
         return self.page
 
     def signs_in(self) -> bool:

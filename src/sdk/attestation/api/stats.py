@@ -63,6 +63,9 @@ class Attention(Wire):
         description="Machines whose newest result, of the last 24 hours, is not as expected"
     )
     undelivered: Count = Field(description="Machines that have not got the configuration they are to have")
+    stale: Count = Field(
+        description="Machines that have not attested in time: all that are listed by that trust"
+    )
     oldest_result: OldestResult | None
     expiring: Count = Field(
         description="Good certificates of machines of whose life less than a fifth is left, and that none followed"

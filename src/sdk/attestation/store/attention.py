@@ -10,8 +10,9 @@ from typing import Final
 from sqlalchemy import ColumnElement, and_, bindparam, case, func, select
 
 from attestation.clock import from_micros, to_micros
-from attestation.machines import Status
+from attestation.machines import Status, Trust
 from attestation.results import Verdict
+from attestation.store.machine_lists import trust_at
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import IssuanceRow, MachineRow, table_of
 
@@ -34,6 +35,23 @@ class Waiting:
     week: int
     longer: int
     since: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Troubles:
+    """Machines that somebody should look at. Rejected and revoked ones count as stale alone, as in lists by trust.
+
+    Args:
+        alarms: With an alarm.
+        failed: Whose newest result failed of late.
+        undelivered: Without the configuration that they are to have.
+        stale: That have not attested in time.
+    """
+
+    alarms: int
+    failed: int
+    undelivered: int
+    stale: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +101,11 @@ _WAITING = Prepared(
 _HERE = and_(_M.status != Status.REJECTED.value, _M.status != Status.REVOKED.value)
 _TROUBLES = Prepared(
     select(
-        _count(_M.alarm.is_not(None)),
-        _count(_M.last_verdict == Verdict.FAILED.value, _M.last_result_at >= bindparam("since")),
-        _count(_M.config_owed_since.is_not(None)),
-    ).where(_HERE)
+        _count(_HERE, _M.alarm.is_not(None)),
+        _count(_HERE, _M.last_verdict == Verdict.FAILED.value, _M.last_result_at >= bindparam("since")),
+        _count(_HERE, _M.config_owed_since.is_not(None)),
+        _count(trust_at(bindparam("at")) == Trust.STALE.value),
+    )
 )
 _OLDEST = Prepared(
     select(_M.machine_id, _M.hostname, _M.last_result_at)
@@ -141,14 +160,11 @@ class Attention:
         since = None if row[4] is None else from_micros(row[4])
         return Waiting(hour=int(row[0]), day=int(row[1]), week=int(row[2]), longer=int(row[3]), since=since)
 
-    def troubles(self, since: datetime) -> tuple[int, int, int]:
-        """Return machines with an alarm; whose newest result is from *since* and failed; without their configuration.
-
-        Neither rejected nor revoked ones.
-        """
-        row = self._sql.row(_TROUBLES, since=to_micros(since))
+    def troubles(self, at: datetime, since: datetime) -> Troubles:
+        """Return how many machines somebody should look at, at *at*; of failed results those since *since*."""
+        row = self._sql.row(_TROUBLES, at=to_micros(at), since=to_micros(since))
         assert row is not None
-        return int(row[0]), int(row[1]), int(row[2])
+        return Troubles(alarms=int(row[0]), failed=int(row[1]), undelivered=int(row[2]), stale=int(row[3]))
 
     def oldest_result(self) -> Oldest | None:
         """Return the attested machine whose newest result is oldest."""

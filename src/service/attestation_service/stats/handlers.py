@@ -52,7 +52,7 @@ async def attention(*, res: Res) -> Attention:
             tx.attention.oldest_result(),
             tx.attention.makers(),
         )
-        alarms, failed, undelivered = tx.attention.troubles(at - RECENT)
+        troubles = tx.attention.troubles(at, at - RECENT)
         expiring, newest = tx.attention.expiring(at), tx.audit.tree.newest_checkpoint()
         unsigned = tx.audit.entries(0 if newest is None else newest.size, 1)
         ends = [
@@ -66,9 +66,10 @@ async def attention(*, res: Res) -> Attention:
                 hour=waiting.hour, day=waiting.day, week=waiting.week, longer=waiting.longer
             ),
             pending_since=waiting.since,
-            alarms=alarms,
-            failed_recently=failed,
-            undelivered=undelivered,
+            alarms=troubles.alarms,
+            failed_recently=troubles.failed,
+            undelivered=troubles.undelivered,
+            stale=troubles.stale,
             oldest_result=None
             if oldest is None
             else OldestResult(machine_id=oldest.machine_id, hostname=oldest.hostname, at=oldest.at),

@@ -1,4 +1,4 @@
-"""The first page: what needs somebody now, then how the fleet stands."""
+"""The first page: what needs somebody now. How the fleet stands comes behind it, when its charts are counted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 from attestation.api.operations import OperatorAPI
 from attestation.endorsements.vendors import maker
 from attestation.errors import AttestationError, Unauthenticated
-from attestation.machines import Status, Trust
-from attestation_web.page import Badge, Page, api, bar, donut, may, now, render
+from attestation.machines import Status
+from attestation_web.page import Badge, Page, api, bar, donut, may, needs, now, render
 from attestation_web.page.badges import Look, badge
 
 if TYPE_CHECKING:
@@ -43,23 +43,24 @@ page: Final = Page(__name__, title="Overview", place=10, right=None, prefix="")
 
 @page.get("/")
 def show() -> Response:
-    """Show what waits, and counts."""
+    """Show what waits. How the fleet stands, with its charts, is a part that comes afterwards: `fleet`."""
     client = api()
     recent = _recent(client) if may("audit") else None
     if not may("read"):
         return render("overview/other_right.html", recent=recent)
-    stats, attention = client.stats(), client.attention()
+    attention = client.attention()
     proposals, more = client.one_page(OperatorAPI.proposals, None, page_size=MOST_SHOWN)
     waiting, _ = client.one_page(
         OperatorAPI.machines, None, status=Status.PENDING_APPROVAL, page_size=MOST_SHOWN
     )
-    newest, _ = client.one_page(OperatorAPI.machines, None, page_size=MOST_SHOWN)
+    newest = () if may("audit") else client.one_page(OperatorAPI.machines, None, page_size=MOST_SHOWN)[0]
     extensions = _known(client.extensions)
+    pending = attention.pending
     return render(
         "overview/page.html",
-        stats=stats,
         attention=attention,
         lists={name: machines_where(where) for name, where in TROUBLES.items()},
+        pending=pending.hour + pending.day + pending.week + pending.longer,
         proposals=proposals,
         proposals_count=f"{len(proposals)}{'+' if more else ''}" if proposals else 0,
         waiting=waiting,
@@ -68,6 +69,21 @@ def show() -> Response:
         dead_letters=None if extensions is None else sum(e.dead_letters for e in extensions.extensions),
         skipped=[] if extensions is None else [e.name for e in extensions.extensions if e.skipped],
         ages=_ages(attention),
+        signed=_signed(attention, now()),
+        ca=_ca(attention, now()),
+    )
+
+
+@page.get("/fleet")
+@needs("read")
+def fleet() -> Response:
+    """Show how the fleet stands: counts over all machines, and their charts."""
+    client = api()
+    stats, attention = client.stats(), client.attention()
+    return render(
+        "overview/fleet.html",
+        stats=stats,
+        attention=attention,
         statuses=bar(
             "Machines by status",
             [
@@ -84,9 +100,6 @@ def show() -> Response:
             ],
         ),
         vendors=_vendors(attention),
-        stale=stats.by_trust[Trust.STALE],
-        signed=_signed(attention, now()),
-        ca=_ca(attention, now()),
     )
 
 
