@@ -38,6 +38,8 @@ MODULES = {
 LONG = {
     "replicas": "tests.bench.replicas",
     "capacity": "tests.bench.capacity",
+    "dashboard": "tests.bench.dashboard",
+    "dashboard-postgresql": "tests.bench.dashboard_postgresql",
 }
 """Run by name only: each takes minutes, and has a section of RESULTS.md."""
 

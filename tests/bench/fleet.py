@@ -23,6 +23,7 @@ from tests.bench.server import Server, run
 from tests.bench.software_machine import VALUES, SoftwareMachine
 
 WORKERS = 2
+ADMIN_TOKEN = "bench-" + "0" * 40
 _PCR_TEXTS = json.dumps({bank: {str(i): v.hex() for i, v in of.items()} for bank, of in VALUES.items()})
 
 
@@ -38,7 +39,7 @@ def service(directory: Path, workers: int = WORKERS, /, **settings: str) -> Iter
         "ITL_ENROLLMENT_CA_DIR": str(directory / "ca"),
         "ITL_CONFIG_CACHE_DIR": str(directory / "configs"),
         "ITL_SERVICE_URL": "http://127.0.0.1",
-        "ITL_ADMIN_TOKEN": "bench-" + "0" * 40,
+        "ITL_ADMIN_TOKEN": ADMIN_TOKEN,
         "ITL_RATE_LIMIT_ADDRESS_PER_SECOND": "100000",
         "ITL_RATE_LIMIT_ADDRESS_BURST": "1000000",
         "ITL_RATE_LIMIT_MACHINE_PER_SECOND": "1000",

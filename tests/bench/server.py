@@ -9,12 +9,22 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tools.ports import free_port
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Return user and system time of these processes so far."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+    return total * _TICK
 
 
 class Server:
@@ -35,12 +45,7 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """Return user and system time of all these processes so far."""
-        total = 0
-        for pid in self.pids():
-            with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                total += int(fields[11]) + int(fields[12])
-        return total * _TICK
+        return cpu_seconds(self.pids())
 
     def resident_bytes(self) -> int:
         """Return the resident memory of the largest of these processes."""
