@@ -114,7 +114,7 @@ def test_a_policy_is_learned_and_activated(visit: Visit) -> None:
     alice.opens("/policies/infra/1")
     with page.expect_navigation():
         page.get_by_role("link", name="Activate", exact=True).click()
-    page.get_by_label("Where").select_option("role")
+    page.get_by_label("Where", exact=True).select_option("role")
     page.get_by_label("Its name").fill("worker-infra")
     alice.presses("Go on")
     alice.presses("Activate")
