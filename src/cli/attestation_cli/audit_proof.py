@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from attestation.audit import checkpoint
 from attestation.audit.checkpoint import SignedCheckpoint, UnverifiedCheckpoint
 from attestation.audit.export import Pinned
-from attestation.audit.merkle import verify_consistency
 from attestation.audit.proof import MAX_PROOF_BYTES, Head, Inclusion, read_proof
-from attestation.errors import AlreadyExists, ProofRejected, RequestInvalid
-from attestation.wire import b64decode
+from attestation.client import audit_proof
+from attestation.errors import AlreadyExists, RequestInvalid
 
 if TYPE_CHECKING:
     from attestation.client import OperatorClient
@@ -26,15 +25,8 @@ def grew(client: OperatorClient, old: UnverifiedCheckpoint, head: Head, pinned: 
     """
     if pinned is not None:
         _verified(old, pinned, 0)
-    size, new = old.checkpoint.size, head.checkpoint
-    # The service is not asked for what cannot be; a log that lost entries is the worst that it could answer.
-    if size > new.size:
-        raise ProofRejected(
-            f"the log has {new.size} entries, your checkpoint covers {size}: its end is missing"
-        )
-    hashes = client.audit_consistency(size, new.size).hashes if 0 < size < new.size else []
-    verify_consistency(size, new.size, old.checkpoint.root, new.root, _decoded(hashes))
-    return size
+    audit_proof.grew(client, old.checkpoint, head.checkpoint)
+    return old.checkpoint.size
 
 
 def read_file(path: Path, pinned: Pinned | None) -> Inclusion:
@@ -84,7 +76,3 @@ def put(path: Path, data: bytes) -> None:
 
 def _verified(signed: UnverifiedCheckpoint, pinned: Pinned, quorum: int) -> SignedCheckpoint:
     return checkpoint.verify(signed, log_keys=pinned.log_keys, witnesses=pinned.witnesses, quorum=quorum)
-
-
-def _decoded(hashes: list[str]) -> tuple[bytes, ...]:
-    return tuple(b64decode(text, "proof", max_bytes=32) for text in hashes)

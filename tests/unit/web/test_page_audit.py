@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 import re
 from datetime import timedelta
@@ -13,7 +14,12 @@ from attestation.audit.export import LogVerifier, Pinned
 from attestation.audit.note import parse_vkey
 from attestation.audit.proof import read_proof
 from attestation.client import OperatorClient
+from attestation.wire import b64encode
 from tests.fixtures.web import AUDITOR, OPERATOR, Dashboard
+from tests.unit.audit.log_kit import LOG_VKEYS
+
+OTHER_KEY = str(LOG_VKEYS[0])
+"""Of another log, whose keys are those of the tests."""
 
 
 def _api(dashboard: Dashboard) -> OperatorClient:
@@ -127,9 +133,61 @@ def test_what_is_downloaded_verifies(dashboard: Dashboard) -> None:
     assert verifier.finish().entries == json.loads(export.data.splitlines()[-1])["id"]
 
 
+@pytest.mark.threat("T49")
+def test_two_checkpoints_are_compared_here(dashboard: Dashboard) -> None:
+    """A kept one is the beginning of the newest; one of another history, another signer or another order is not."""
+    dashboard.machine(1)
+    auditor = dashboard.browser("vera", rights=AUDITOR)
+    kept = auditor.get("/audit/checkpoint").text
+    dashboard.machine(2)
+    dashboard.service.clock.pass_(minutes=10)
+    newer = auditor.get("/audit/checkpoint").text
+    assert newer != kept
+    form = auditor.form("/audit/compare")
+
+    def compared(old: str, new: str = "", **more: str) -> tuple[int, str]:
+        answer = auditor.post("/audit/compare", data=form | {"old": old, "new": new, **more})
+        return answer.status_code, answer.text
+
+    status, page = compared(kept.replace("\n", "\r\n"))
+    assert (status, "The log only grew." in page) == (200, True)
+    assert "the keys that the service names" in page
+    assert compared(kept, newer)[0] == compared(kept, kept)[0] == 200
+    upload = form | {"old_file": (io.BytesIO(kept.encode()), "kept.checkpoint")}
+    assert auditor.post("/audit/compare", data=upload).status_code == 200
+    pinned = auditor.get("/audit/keys").text
+    status, page = compared(kept, newer, keys=pinned)
+    assert (status, "under the keys that you gave" in page) == (200, True)
+    status, page = compared(newer, kept)
+    assert (status, "its end is missing" in page) == (422, True)
+    origin, size, _, *rest = kept.split("\n")
+    forged = "\n".join([origin, size, b64encode(bytes(32)), *rest])
+    for old, more in ((forged, {}), ("", {}), ("no checkpoint", {}), (kept, {"keys": OTHER_KEY})):
+        status, page = compared(old, **more)
+        assert (status, "This is not proven." in page) == (422, True), old
+
+
+@pytest.mark.threat("T49")
+def test_a_signed_checkpoint_of_another_history_is_found_out(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where every signature verifies: the hashes of the service must lead from one root to the other."""
+    dashboard.machine(1)
+    auditor = dashboard.browser("vera", rights=AUDITOR)
+    kept = auditor.get("/audit/checkpoint").text
+    dashboard.service.clock.pass_(minutes=10)
+    dashboard.machine(2)
+    origin, size, _, *rest = kept.split("\n")
+    forged = "\n".join([origin, size, b64encode(bytes(32)), *rest])
+    monkeypatch.setattr("attestation_web.pages.audit._verify_signed", lambda *_: None)
+    form = auditor.form("/audit/compare")
+    assert auditor.post("/audit/compare", data=form | {"old": kept}).status_code == 200
+    assert "This is not proven." in auditor.post("/audit/compare", data=form | {"old": forged}).text
+
+
 def test_who_is_no_auditor_sees_nothing_of_it(dashboard: Dashboard) -> None:
     """Entries hold names: the area takes the right to audit, each of its addresses."""
     dashboard.machine(1)
     alice = dashboard.browser(rights=OPERATOR)
-    for path in ("", "/1", "/1/proof.json", "/verify", "/log", "/checkpoint", "/keys", "/export"):
+    for path in ("", "/1", "/1/proof.json", "/verify", "/log", "/compare", "/checkpoint", "/keys", "/export"):
         assert alice.get(f"/audit{path}").status_code == 403, path

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attestation.audit.entry import GENESIS_HASH, hash_of
-from attestation.audit.merkle import TILE_WIDTH
+from attestation.audit.merkle import TILE_WIDTH, verify_consistency
 from attestation.audit.proof import Inclusion, members, prove, read_head
 from attestation.audit.tiles import parse_bundle
-from attestation.errors import ProofUnavailable
+from attestation.errors import ProofRejected, ProofUnavailable
 from attestation.wire import b64decode
 
 if TYPE_CHECKING:
+    from attestation.audit.checkpoint import Checkpoint
     from attestation.audit.export import Pinned
     from attestation.client import OperatorClient
 
@@ -34,6 +35,25 @@ def inclusion(client: OperatorClient, entry_id: int, pinned: Pinned | None) -> I
     data = parse_bundle(client.audit_entries(number, width), width)[place]
     hashes = [b64decode(h, "proof", max_bytes=32) for h in client.audit_inclusion(index, size).hashes]
     return prove(entry_id, data, hashes, head)
+
+
+def grew(client: OperatorClient, old: Checkpoint, new: Checkpoint) -> None:
+    """Return once it is proven that the log of *new* begins with that of *old*; the service gives hashes alone.
+
+    Raises:
+        ProofRejected: It is another log, or one that was rewritten.
+        ProofUnavailable: The service's own log is shorter than *new* says.
+    """
+    if old.origin != new.origin:
+        raise ProofRejected(f"one is a checkpoint of {old.origin}, the other of {new.origin}")
+    # The service is not asked for what cannot be; a log that lost entries is the worst that it could answer.
+    if old.size > new.size:
+        raise ProofRejected(
+            f"the log has {new.size} entries, your checkpoint covers {old.size}: its end is missing"
+        )
+    hashes = client.audit_consistency(old.size, new.size).hashes if 0 < old.size < new.size else []
+    path = tuple(b64decode(text, "proof", max_bytes=32) for text in hashes)
+    verify_consistency(old.size, new.size, old.root, new.root, path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,15 +17,16 @@ from attestation.audit import checkpoint
 from attestation.audit.authority import words_of
 from attestation.audit.checkpoint import Signer
 from attestation.audit.export import MEDIA_TYPE as EXPORT_MEDIA_TYPE
-from attestation.audit.note import VerifierKey, parse_vkey
+from attestation.audit.note import MAX_NOTE_BYTES, VerifierKey, parse_vkey
 from attestation.audit.proof import MEDIA_TYPE as PROOF_MEDIA_TYPE
-from attestation.client.audit_proof import inclusion, place
+from attestation.client.audit_proof import grew, inclusion, place
 from attestation.client.errors import AnswerInvalid
 from attestation.client.text import clean
 from attestation.errors import (
     LogRejected,
     MalformedEvidence,
     MalformedNote,
+    NoteRejected,
     ProofUnavailable,
     RequestInvalid,
     Unavailable,
@@ -35,12 +36,13 @@ from attestation_web.page import Badge, Column, Page, api, now, render, table
 from attestation_web.page.badges import Look
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from werkzeug.wrappers import Response
 
     from attestation.api import AuditKeys
-    from attestation.audit.checkpoint import UnverifiedCheckpoint
+    from attestation.audit.checkpoint import Checkpoint, UnverifiedCheckpoint
+    from attestation.client import OperatorClient
 
 PAGE_SIZE: Final = 50
 ACTION: Final = re.compile(r"[a-z_]{1,64}")
@@ -265,6 +267,101 @@ def _signatures(signed: UnverifiedCheckpoint, keys: AuditKeys) -> list[Signature
             )
         )
     return shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What came of two checkpoints.
+
+    Args:
+        old, new: What each of them says; None where it could not be read.
+        good: The log of the newer begins with that of the older, and both are signed.
+        words: What that means, or what is wrong.
+    """
+
+    old: Checkpoint | None
+    new: Checkpoint | None
+    good: bool
+    words: str
+
+
+@page.get("/compare")
+def compare_form() -> Response:
+    """Ask for two checkpoints."""
+    return render("audit/compare.html", found=None)
+
+
+@page.post("/compare")
+def compare() -> Response:
+    """Verify here that of two checkpoints the log of one begins with that of the other."""
+    old = _sent("old")
+    if old:
+        found = _compared(api(), old, _sent("new"), request.form.get("keys", ""))
+    else:
+        nothing = "Choose the file of the older checkpoint, or paste it."
+        found = Compared(old=None, new=None, good=False, words=nothing)
+    return render(
+        "audit/compare.html", 200 if found.good else 422, found=found, pinned=request.form.get("keys")
+    )
+
+
+def _sent(name: str) -> bytes:
+    """Return a checkpoint that a form brought: a file, or what was pasted; empty where neither."""
+    file = request.files.get(f"{name}_file")
+    data = file.read(MAX_NOTE_BYTES + 1) if file is not None else b""
+    # What is pasted into a form comes with CR LF, and perhaps without its last line break.
+    pasted = request.form.get(name, "").replace("\r\n", "\n").strip()
+    return data or (f"{pasted}\n".encode() if pasted else b"")
+
+
+def _compared(client: OperatorClient, old: bytes, new: bytes, keys: str) -> Compared:
+    read: list[Checkpoint] = []
+    try:
+        named = None if keys.strip() else client.audit_keys()
+        sets = [tuple(map(parse_vkey, keys.split()))] if named is None else _key_sets(named)
+        for note in (old, new or client.audit_checkpoint()):
+            unverified = checkpoint.parse(note)
+            read.append(unverified.checkpoint)
+            _verify_signed(unverified, sets)
+        grew(client, *read)
+    except (
+        RequestInvalid,
+        MalformedNote,
+        MalformedEvidence,
+        LogRejected,
+        ProofUnavailable,
+        Unavailable,
+    ) as e:
+        before, after = [*read, None, None][:2]
+        return Compared(old=before, new=after, good=False, words=clean(str(e)))
+    return Compared(
+        old=read[0],
+        new=read[1],
+        good=True,
+        words=f"All {read[0].size:,} entries of the older one are in the newer one, unchanged and in their places.",
+    )
+
+
+def _key_sets(named: AuditKeys) -> list[tuple[VerifierKey, ...]]:
+    """Return by which keys a checkpoint may be signed: the present ones, or for an older one those before too."""
+    present, retired = (tuple(map(parse_vkey, vkeys)) for vkeys in (named.vkeys, named.retired))
+    return [present, (*present, *retired), retired] if retired else [present]
+
+
+def _verify_signed(unverified: UnverifiedCheckpoint, sets: Sequence[tuple[VerifierKey, ...]]) -> None:
+    """Verify that who must have signed did, by one of *sets*.
+
+    Raises:
+        NoteRejected: By none of them.
+    """
+    for number, keys in enumerate(sets, 1):
+        try:
+            checkpoint.verify(unverified, log_keys=keys, witnesses=(), quorum=0)
+        except NoteRejected:
+            if number == len(sets):
+                raise
+        else:
+            return
 
 
 @page.get("/checkpoint")
