@@ -84,6 +84,24 @@ def test_two_people_admit_a_machine(committee: tuple[Dashboard, People]) -> None
     assert "does not wait any more" in gone.text
 
 
+def test_a_proposal_says_what_its_machine_is_known_by(committee: tuple[Dashboard, People]) -> None:
+    """Beside its id: the host name that operators gave it, or what it says of itself, told as that."""
+    dashboard, alice = committee[0], _person(committee, "alice")
+    for machine, known in (
+        (dashboard.machine(1, hw_serial="SN-4711"), "it says its serial number is SN-4711"),
+        (dashboard.machine(2, hw_serial="unknown"), ""),
+    ):
+        alice.act(f"/inbox/{machine.machine_id}/approve", reason="new rack", **ASKED)
+        found = re.search(r"/approvals/[0-9a-f]{64}", alice.page("/inbox"))
+        assert found is not None
+        for path in (found[0], f"{found[0]}/object"):
+            heading = re.search(r"<h1>(.*?)</h1>", _person(committee, "bob").page(path))
+            assert heading is not None
+            assert machine.machine_id[:8] in heading[1]
+            assert known in heading[1]
+            assert ("serial" in heading[1]) == bool(known)
+
+
 def test_who_agrees_reads_the_fingerprint_at_the_machine(committee: tuple[Dashboard, People]) -> None:
     """It stands on no page that asks for it; another one, or none, is no vote."""
     waiting, _, path = _proposed(committee)

@@ -141,6 +141,7 @@ def test_several_are_approved_each_by_itself(dashboard: Dashboard) -> None:
     assert answer.status_code == 303
     told = alice.page("/inbox")
     assert f"Approved: machine {one.machine_id[:8]}." in told
+    assert re.search(rf"Audit entries: machine {one.machine_id[:8]} \d+\.</span>", told)
     assert f"Not approved: machine {two.machine_id[:8]}: " in told
     assert [_status(dashboard, m.machine_id) for m in (one, two, three)] == [
         "registered",

@@ -188,6 +188,13 @@ def test_several_are_locked_after_one_question(dashboard: Dashboard) -> None:
     told = alice.page("/machines?status=locked")
     assert "m-1: done; m-2: done" in told
     assert set(_names(told)) == {"m-1", "m-2"}
+    auditor = dashboard.browser("vera", rights=AUDITOR)
+    for machine, name in zip(made, ("m-1", "m-2"), strict=True):
+        entry = re.search(rf"Audit entries:.*{name} (\d+)", told)
+        assert entry is not None
+        page = auditor.page(f"/audit/{entry[1]}")
+        assert machine.machine_id in page
+        assert ">lock<" in page
     # They are locked already: the question is not asked.
     assert alice.get(path).status_code == 422
     assert alice.get("/machines/lock").status_code == 422

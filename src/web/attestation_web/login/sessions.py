@@ -53,6 +53,7 @@ class Notice:
         text: In words.
         kind: `good`, `waits` or `bad`.
         entry: Number of its audit entry, or None.
+        entries: Where several were acted on: what each is called, and the number of its audit entry.
         link: Words and address of what comes next, or None.
         shown_once: A secret that only this page shows, or None.
     """
@@ -60,6 +61,7 @@ class Notice:
     text: str
     kind: str = "good"
     entry: int | None = None
+    entries: tuple[tuple[str, int], ...] = ()
     link: tuple[str, str] | None = None
     shown_once: str | None = field(default=None, repr=False)
 

@@ -9,7 +9,7 @@ badges, charts, diff, when    values as people read them
 """
 
 from attestation_web.login.current import api, may, whoami
-from attestation_web.page.acting import Act, Field, Values
+from attestation_web.page.acting import Act, Field, Values, one_of_several
 from attestation_web.page.area import Page, needs, now, render
 from attestation_web.page.badges import Badge
 from attestation_web.page.charts import bar, donut
@@ -36,6 +36,7 @@ __all__ = [
     "may",
     "needs",
     "now",
+    "one_of_several",
     "render",
     "table",
     "whoami",

@@ -10,9 +10,9 @@ import hmac
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from flask import make_response, redirect, render_template, request
+from flask import g, make_response, redirect, render_template, request
 from pydantic import ValidationError
 
 from attestation.api import PendingApproval
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from werkzeug.wrappers import Response
 
     from attestation.client import OperatorClient
+
+T = TypeVar("T")
 
 KEY: Final = re.compile(r"[0-9a-f]{32}")
 KEY_FIELD: Final = "_key"
@@ -106,6 +108,23 @@ class _Form:
     """It is not known whether it was done."""
 
 
+@dataclass(slots=True)
+class _Entries:
+    """Numbers of audit entries that this request led to, and of which of several each is."""
+
+    numbers: list[int] = field(default_factory=list)
+    named: list[tuple[str, int]] = field(default_factory=list)
+
+
+def one_of_several(name: str, do: Callable[[], T]) -> T:
+    """Do one of the acts of a form that does several, and let the notice say which audit entry is that of *name*."""
+    entries: _Entries = g.entries
+    before = len(entries.numbers)
+    answer = do()
+    entries.named += [(name, number) for number in entries.numbers[before:]]
+    return answer
+
+
 def serve(make: Callable[[], Act], *, fresh: bool) -> Response:
     """Answer a request for the act that *make* returns."""
     if request.method != "POST":
@@ -150,8 +169,8 @@ def _serve(make: Callable[[], Act], pressed: Pressed, *, fresh: bool) -> Respons
     if fresh and pressed.unsure is None and not is_fresh():
         return _log_in_again(form)
     # 3. It is done once, however often the button is pressed.
-    entries: list[int] = []
-    client = api(Acts(keys=keys_of(form.key), on_entry=entries.append, ask_seconds=ASK_SECONDS))
+    entries = g.entries = _Entries()
+    client = api(Acts(keys=keys_of(form.key), on_entry=entries.numbers.append, ask_seconds=ASK_SECONDS))
     try:
         answer = act.do(client, form.values)
     except AuthenticationTooOld:
@@ -175,7 +194,7 @@ def _serve(make: Callable[[], Act], pressed: Pressed, *, fresh: bool) -> Respons
         return _ask(act, form, fresh=fresh, status=503)
     except Unavailable as e:
         # Of several requests some may have been answered; under the same key they are answered so again.
-        form.unsure = bool(entries)
+        form.unsure = bool(entries.numbers)
         pressed.unsure = (act, form.values) if form.unsure else pressed.unsure
         form.fault = f"{clean(str(e))}. What you filled in stays: press the button again when that is over."
         return _ask(act, form, fresh=fresh, status=503)
@@ -184,7 +203,7 @@ def _serve(make: Callable[[], Act], pressed: Pressed, *, fresh: bool) -> Respons
         status = e.status if isinstance(e, APIError) else 409 if isinstance(e, Conflict) else 422
         return _ask(act, _refused(act, form, e), fresh=fresh, status=status)
     # 4. It says what it did, and where that is written.
-    notice = _told(act, answer, entries[-1] if entries else None)
+    notice = _told(act, answer, entries)
     pressed.did, pressed.unsure = (notice, act.back), None
     session().tell(notice)
     return redirect(act.back, 303)
@@ -251,7 +270,8 @@ def _refused(act: Act, form: _Form, error: RequestInvalid | Conflict) -> _Form:
     return form
 
 
-def _told(act: Act, answer: Any, entry: int | None) -> Notice:
+def _told(act: Act, answer: Any, entries: _Entries) -> Notice:
+    entry = entries.numbers[-1] if entries.numbers and not entries.named else None
     if isinstance(answer, PendingApproval):
         missing = answer.approvals_required - answer.approvals_received
         return Notice(
@@ -264,4 +284,4 @@ def _told(act: Act, answer: Any, entry: int | None) -> Notice:
             link=("What they agree to; send them this link", f"/approvals/{answer.proposal_digest}"),
         )
     secret = None if act.shown_once is None else act.shown_once(answer)
-    return Notice(text=act.did(answer), entry=entry, shown_once=secret)
+    return Notice(text=act.did(answer), entry=entry, entries=tuple(entries.named), shown_once=secret)

@@ -37,6 +37,7 @@ from attestation.wire import b64decode
 from attestation_web.login.current import web
 from attestation_web.page import Act, Badge, Field, Page, Values, api, may, render, whoami
 from attestation_web.page.badges import Look, badge
+from attestation_web.page.names import NOT_SAID
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -99,6 +100,7 @@ def proposal(proposal_digest: str) -> Response:
         can_agree=open_to_me and found.action not in MAKES_A_FILE,
         makes_a_file=found.action in MAKES_A_FILE,
         admits=found.action in ADMITTING,
+        named=_named(machine),
         link=f"{web().settings.url.rstrip('/')}/approvals/{found.proposal_digest}",
     )
 
@@ -107,13 +109,12 @@ def _about(
     client: OperatorClient, found: ProposalDetail
 ) -> tuple[MachineDetail | None, EndorsementDetail | None]:
     """Return the machine and who vouches for it; None where there is none, or it is gone."""
-    if found.machine_id is None:
-        return None, None
+    machine = _machine(client, found)
     try:
-        machine = client.machine(found.machine_id)
-        return machine, client.endorsement(machine.machine_id) if machine.ek_certificate else None
+        vouched = machine is not None and machine.ek_certificate
+        return machine, client.endorsement(machine.machine_id) if machine and vouched else None
     except Unknown:
-        return None, None
+        return machine, None
 
 
 def _mine(votes: Sequence[ApprovalDetail]) -> ApprovalDetail | None:
@@ -268,10 +269,10 @@ def agree(proposal_digest: str) -> Act:
             "the last vote for this is answered with a file: agree with "
             f"`attestation approval approve {found.proposal_digest} --out FILE`"
         )
-    admits = found.action in ADMITTING
+    admits, title = found.action in ADMITTING, _title(found)
     left = found.approvals_required - found.approvals_received - 1
     return Act(
-        title=f"Agree: {_title(found)}",
+        title=f"Agree: {title}",
         button="Agree to exactly this",
         will=[
             "Your vote counts for exactly what stands here. If anything of it changes first, nothing is done.",
@@ -302,7 +303,7 @@ def agree(proposal_digest: str) -> Act:
             Field(name="reason", label="Reason"),
         ],
         do=lambda client, filled: _agree(client, found, filled),
-        did=lambda _: f"Done, enough people agree: {_title(found)}.",
+        did=lambda _: f"Done, enough people agree: {title}.",
         back="/approvals",
     )
 
@@ -319,8 +320,9 @@ def _agree(client: OperatorClient, found: ProposalDetail, filled: Values) -> Bas
 def object_(proposal_digest: str) -> Act:
     """End every vote for it."""
     found = api().proposal(proposal_digest)
+    title = _title(found)
     return Act(
-        title=f"Object: {_title(found)}",
+        title=f"Object: {title}",
         button="Object",
         will=[
             f"Every vote for it ends: {', '.join(found.voters) or 'none counts now'}.",
@@ -330,7 +332,7 @@ def object_(proposal_digest: str) -> Act:
         fields=[Field(name="reason", label="Reason", needed=True, help="It stands in the audit log.")],
         dangerous=True,
         do=lambda client, filled: client.object_to_proposal(proposal_digest, filled["reason"]),
-        did=lambda answer: f"Votes that ended: {answer.voided}. {_title(found)} does not wait any more.",
+        did=lambda answer: f"Votes that ended: {answer.voided}. {title} does not wait any more.",
         back="/approvals",
     )
 
@@ -342,13 +344,14 @@ def withdraw(proposal_digest: str) -> Act:
     vote = _mine(found.approvals)
     if vote is None:
         raise ApprovalUnknown("no vote of yours for this lives")
+    title = _title(found)
     return Act(
-        title=f"Withdraw your vote: {_title(found)}",
+        title=f"Withdraw your vote: {title}",
         button="Withdraw",
         will=["Your vote does not count any more. Votes of others stay.", "You may vote for it again."],
         facts=[("Digest", found.proposal_digest)],
         do=lambda client, _: client.withdraw_approval(vote.id),
-        did=lambda _: f"Your vote is withdrawn: {_title(found)}.",
+        did=lambda _: f"Your vote is withdrawn: {title}.",
         back="/approvals",
     )
 
@@ -371,4 +374,25 @@ def _becomes(found: ProposalDetail) -> Iterator[tuple[str, str]]:
 
 
 def _title(found: ProposalDetail) -> str:
-    return f"{clean(found.action).replace('_', ' ')}, {clean(found.subject)}"
+    words = _named(_machine(api(), found))
+    return f"{clean(found.action).replace('_', ' ')}, {clean(found.subject)}{f' ({words})' if words else ''}"
+
+
+def _machine(client: OperatorClient, found: ProposalDetail) -> MachineDetail | None:
+    """Return the machine that it is about; None where it is about none, or that is gone."""
+    if found.machine_id is None:
+        return None
+    try:
+        return client.machine(found.machine_id)
+    except Unknown:
+        return None
+
+
+def _named(machine: MachineDetail | None) -> str:
+    """Return by what people know *machine*, for beside its id: what it says of itself is told as that."""
+    if machine is None:
+        return ""
+    if machine.hostname:
+        return f"host name {clean(machine.hostname)}"
+    serial = clean(machine.hw_serial).strip()
+    return f"it says its serial number is {serial}" if serial not in ("", NOT_SAID) else ""

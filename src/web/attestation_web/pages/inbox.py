@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from flask import request
@@ -26,7 +27,7 @@ from attestation.errors import (
     TrustCertificateUnknown,
 )
 from attestation.machines import Role, Status
-from attestation_web.page import Act, Field, Page, Values, api, render
+from attestation_web.page import Act, Field, Page, Values, api, one_of_several, render
 from attestation_web.page.several import FIELD, all_of, chosen
 
 if TYPE_CHECKING:
@@ -238,7 +239,8 @@ def _admit_all(client: OperatorClient, machines: Mapping[str, MachineDetail], fi
             refused[_called(machine)] = "not asked for after that"
             continue
         try:
-            answer = _approved(client, machine, filled, seen=seen)
+            name = _called(machine)
+            answer = one_of_several(name, partial(_approved, client, machine, filled, seen=seen))
         except (AuthenticationTooOld, OutcomeUnknown):
             raise
         except AnswerNotKept:

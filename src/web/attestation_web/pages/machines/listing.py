@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from flask import request
@@ -14,7 +15,7 @@ from attestation.client.errors import OutcomeUnknown, ServiceUnreachable
 from attestation.client.text import clean
 from attestation.errors import AnswerNotKept, AttestationError, QueryInvalid, RequestInvalid
 from attestation.machines import Role, Status, Trust
-from attestation_web.page import Act, Column, Field, Values, api, may, render, table
+from attestation_web.page import Act, Column, Field, Values, api, may, one_of_several, render, table
 from attestation_web.page.names import called
 from attestation_web.page.several import FIELD, all_of, chosen, those
 from attestation_web.page.table import Table, address
@@ -225,7 +226,7 @@ def _each(
                 said.append(f"{called(machine)}: not done, not asked for after that")
                 continue
             try:
-                answer = do(client, machine, filled)
+                answer = one_of_several(called(machine), partial(do, client, machine, filled))
             except OutcomeUnknown:
                 # Of this one nobody knows: the form is sent again, under the same keys, also for those before it.
                 raise
