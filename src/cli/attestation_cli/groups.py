@@ -42,7 +42,13 @@ GROUPS: Mapping[str, tuple[str, str]] = {
         "Extensions of the service, and events they could not handle.",
     ),
     "stats": ("attestation_cli.commands.stats", "Count machines by status, role and trust."),
+    "attention": ("attestation_cli.commands.attention", "What operators should look at, in numbers."),
     "health": ("attestation_cli.commands.health", "Ask whether the service can decide."),
+    "findings": (
+        "attestation_cli.commands.findings",
+        "What a running service finds of itself, and what to do.",
+    ),
+    "settings": ("attestation_cli.commands.settings", "The settings of the service, without secrets."),
     "version": ("attestation_cli.commands.version", "Tell the versions of this program and of the service."),
     "config": ("attestation_cli.commands.config", "See and set the settings of this program."),
     "man": ("attestation_cli.commands.man", "Manual pages of this program."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from attestation_cli.main import cli
 from attestation_cli.session import Session
-from tests.unit.cli.stub import Stub
+from tests.unit.cli.stub import NOW, Stub
 
 
 def run(service: Stub, *args: str) -> Result:
@@ -85,6 +86,80 @@ def test_stats_in_words_and_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "  locked                1  █\n" in shown
     assert "  revoked               0\n" in shown
     assert "  (none)                4  █\n" in shown
+
+
+def test_findings_begin_with_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is good only where it is asked for; what failed ends with 1; a text moves no cursor."""
+    monkeypatch.setenv("ITL_ADMIN_TOKEN", "t")
+    findings = [
+        {"part": "clock", "level": "ok", "what": "right", "todo": None},
+        {"part": "backups", "level": "warning", "what": "old", "todo": "make one"},
+        {"part": "disk", "level": "failed", "what": "full\x1b[2J", "todo": "make room"},
+    ]
+
+    def found(count: int) -> Stub:
+        told = {"at": NOW, "findings": findings[:count], "not_looked_at": ["keys"]}
+        return Stub(before=lambda _: httpx.Response(200, json=told))
+
+    done = run(found(3), "findings")
+    assert done.exit_code == 1
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [
+        ["failed", "disk"],
+        ["warning", "backups"],
+    ]
+    assert "\x1b" not in done.stdout
+    assert "not looked at from inside: keys" in done.stderr
+    assert run(found(2), "findings").exit_code == 0
+    assert (
+        "Nothing that needs somebody." in run(found(1), "findings").stdout + run(found(1), "findings").stderr
+    )
+    every = json.loads(run(found(3), "findings", "--all", "-o", "json").stdout)
+    assert [each["level"] for each in every["findings"]] == ["failed", "warning", "ok"]
+
+
+def test_settings_of_the_service_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were changed; what may hold a secret is only said to be set."""
+    monkeypatch.setenv("ITL_ADMIN_TOKEN", "t")
+    settings = [
+        {"name": "ITL_A", "value": "1", "is_set": True, "is_default": False},
+        {"name": "ITL_SECRET", "value": None, "is_set": True, "is_default": False},
+        {"name": "ITL_UNSET", "value": None, "is_set": False, "is_default": True},
+    ]
+    service = Stub(before=lambda _: httpx.Response(200, json={"settings": settings}))
+    lines = run(service, "settings").stdout.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == ["ITL_A", "ITL_SECRET"]
+    assert "(set, not shown)" in lines[1]
+    assert len(run(service, "settings", "--all").stdout.splitlines()) == 4
+
+
+def test_attention_counts_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By how long, with what is not known said to be so."""
+    monkeypatch.setenv("ITL_ADMIN_TOKEN", "t")
+    told = {
+        "at": NOW,
+        "pending": {"hour": 1, "day": 2, "week": 0, "longer": 4},
+        "pending_since": NOW,
+        "alarms": 0,
+        "failed_recently": 3,
+        "undelivered": 0,
+        "oldest_result": None,
+        "expiring": 0,
+        "next_expiry": None,
+        "ca_ends_at": None,
+        "audit_entries": 12345,
+        "checkpoint_entries": 12000,
+        "checkpoint_at": NOW,
+        "unsigned_since": NOW,
+        "tpm_vendors": {},
+        "tpm_vendors_more": 0,
+        "tpm_without_certificate": 0,
+    }
+    service = Stub(before=lambda _: httpx.Response(200, json=told))
+    shown = run(service, "attention").stdout
+    assert "7 (1 up to an hour, 2 up to a day, 0 up to a week, 4 longer)" in shown
+    assert re.search(r"failed in the last 24 h +3\n", shown)
+    assert "12,345" in shown
+    assert json.loads(run(service, "attention", "-o", "json").stdout)["failed_recently"] == 3
 
 
 # config

@@ -68,7 +68,7 @@ def list_(
     Examples:
       attestation audit list --action approve
       attestation audit list --machine-id cp-1 --limit 0 -o csv > cp-1.csv
-      attestation audit list --since 2026-11-01 --until 2026-11-02T06:00 --text 10.0.0.7
+      attestation audit list --since 2026-11-01T06:00 --text 10.0.0.7
     """
     from attestation_cli import audit_rows  # here: whoever asks for help need not wait for it
 
