@@ -12,6 +12,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    IPvAnyNetwork,
     SecretStr,
     ValidationError,
     field_validator,
@@ -96,6 +97,12 @@ class Settings(BaseModel):
     refresh_seconds: Annotated[int, Field(ge=2, le=3600)] = 10
     """How often a page that shows what changes asks again."""
 
+    tell_address: bool = False
+    """The service is told from which address each person asks (`X-Forwarded-For`); it believes that or not."""
+
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
+    """Where the proxies before the dashboard are, with commas between: they say from which address a person asks."""
+
     listen_host: str = "127.0.0.1"
     """Where the dashboard listens."""
 
@@ -130,6 +137,11 @@ class Settings(BaseModel):
         port = "" if parts.port in (None, {"http": 80, "https": 443}[parts.scheme]) else f":{parts.port}"
         return f"{parts.scheme}://{parts.hostname}{port}"
 
+    @field_validator("trusted_proxies", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
     @field_validator("service_url")
     @classmethod
     def _service(cls, url: str) -> str:
@@ -158,6 +170,8 @@ class Settings(BaseModel):
             raise ValueError("OIDC_CLIENT_SECRET and OIDC_CLIENT_SECRET_FILE: one of the two")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE: both or none")
+        if self.trusted_proxies and not self.tell_address:
+            raise ValueError("TRUSTED_PROXIES: is for TELL_ADDRESS, which is off")
         return self
 
     @classmethod

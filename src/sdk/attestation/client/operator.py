@@ -84,19 +84,22 @@ class OperatorClient(OperatorAPI, ExtensionAPI, Asking):
                 f"{self._http.url} is not encrypted: the operator token could be read on the way"
             )
 
-    def speaking_for(self, token: str, acts: Acts | None = None) -> Self:
+    def speaking_for(self, token: str, acts: Acts | None = None, *, address: str | None = None) -> Self:
         """Return this client for another operator, over the same connections: for who serves several people.
 
         Args:
             token: Theirs.
             acts: How their acts are named, and who is told of answers.
+            address: From which they ask, told as `X-Forwarded-For`: a service believes it from proxies that it
+                trusts, and ignores it from others.
 
         Raises:
             RequestInvalid: The token cannot be used.
         """
         client = copy.copy(self)
         client.meant = None
-        client._http = self._http.speaking(bearer(token), acts or Acts())  # noqa: SLF001 -- one of ours
+        headers = bearer(token) if address is None else {**bearer(token), "X-Forwarded-For": address}
+        client._http = self._http.speaking(headers, acts or Acts())  # noqa: SLF001 -- one of ours
         return client
 
     machine_records = _records(OperatorAPI.machines)

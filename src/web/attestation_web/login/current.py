@@ -12,6 +12,7 @@ from flask import current_app, g, request
 from attestation.client.acts import Acts
 from attestation.client.openid.errors import LoginNeeded, ProviderInvalid, ProviderUnreachable
 from attestation.errors import Unauthenticated
+from attestation_web.login.address import address_of
 from attestation_web.login.errors import NotLoggedIn
 from attestation_web.login.openid import OpenID
 from attestation_web.login.sessions import Session, Sessions
@@ -100,6 +101,15 @@ def access_token() -> str:
         return mine.tokens.access
 
 
+def address() -> str | None:
+    """Return from which address who asks does, where the service is told it."""
+    chosen = web().settings
+    if not chosen.tell_address:
+        return None
+    forwarded = request.headers.getlist("X-Forwarded-For")
+    return address_of(request.remote_addr, forwarded, chosen.trusted_proxies)
+
+
 def api(acts: Acts | None = None) -> OperatorClient:
     """Return the API in the name of who asks.
 
@@ -109,7 +119,7 @@ def api(acts: Acts | None = None) -> OperatorClient:
     Raises:
         NotLoggedIn: Nobody is logged in, or not any more.
     """
-    return web().service.speaking_for(access_token(), acts)
+    return web().service.speaking_for(access_token(), acts, address=address())
 
 
 def whoami() -> WhoAmI:
@@ -121,7 +131,7 @@ def whoami() -> WhoAmI:
     mine, token = session(), access_token()
     if mine.whoami is None or mine.whoami[0] != token:
         try:
-            mine.whoami = token, web().service.speaking_for(token).whoami()
+            mine.whoami = token, web().service.speaking_for(token, address=address()).whoami()
         except Unauthenticated as e:
             forget()
             raise NotLoggedIn(f"the service does not accept the login: {e}") from None

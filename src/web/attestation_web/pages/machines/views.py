@@ -97,7 +97,7 @@ def save_view() -> Act:
             "Who opens it sees the machines that fit then.",
             "Shared, everybody who may ask sees the name and the filters, and opens it with their own rights.",
         ],
-        facts=asked_by(text) or [("Shows", "every machine")],
+        facts=[(name.capitalize(), value) for name, value in asked_by(text)] or [("Shows", "every machine")],
         fields=[
             Field(
                 name="name",
