@@ -6,14 +6,19 @@ import hashlib
 import html
 import io
 import re
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import pytest
+from werkzeug.test import TestResponse
 
 from attestation.tpm import parse_public
 from attestation.wire import pem
 from attestation_testing import SoftwareNode
 from attestation_web.pages import trust
+from tests.fixtures.collateral import GOOD, write_anchors
+from tests.fixtures.in_process import in_process_service
 from tests.fixtures.machine import Machine
 from tests.fixtures.vendor import ISSUER, ROOT, vouched
 from tests.fixtures.web import VIEWER, Browser, Dashboard
@@ -160,6 +165,36 @@ def test_no_collateral_is_said(dashboard: Dashboard) -> None:
     alice = dashboard.browser()
     assert "No collateral is kept" in alice.page("/trust?tab=collateral")
     assert alice.act("/trust/collateral/refresh").status_code == 303
+
+
+def test_collateral_is_imported_from_an_archive(tmp_path: Path) -> None:
+    """Each piece is verified by the service; what nobody vouches for is named with why, and the others are kept."""
+    anchors = write_anchors(tmp_path / "anchors.json")
+    good = dict(list(GOOD.items())[:2])
+    with in_process_service(
+        tmp_path / "service", tpm_allow_simulator=True, tee_test_anchors=anchors
+    ) as service:
+        alice = Dashboard(service).browser()
+        path = "/trust/collateral/import"
+
+        def imported(files: dict[str, bytes]) -> TestResponse:
+            made = io.BytesIO()
+            with zipfile.ZipFile(made, "w") as archive:
+                for name, data in {"out/manifest.json": b"{}", **files}.items():
+                    archive.writestr(name, data)
+            made.seek(0)
+            return alice.post(path, data=alice.form(path) | {"file": (made, "out.zip")})
+
+        files = {f"out/{name}": data for name, data in good.items()}
+        answer = imported(files | {"out/tdx/qe-identity.json": b"forged"})
+        assert "2 kept, 0 not newer than what is there, 1 refused." in answer.text
+        assert re.search(r"Audit entry \d+\.", answer.text)
+        assert "<li>tdx/qe-identity.json <span>" in answer.text
+        shown = alice.page("/trust?tab=collateral")
+        assert all(name in shown for name in good)
+        assert "0 kept, 2 not newer than what is there, 0 refused." in imported(files).text
+        nothing = alice.post(path, data=alice.form(path))
+        assert (nothing.status_code, "Nothing was imported." in nothing.text) == (422, True)
 
 
 def test_a_viewer_sees_and_does_nothing(dashboard: Dashboard) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from attestation.client.collateral_files import MANIFEST, batches
 from attestation.errors import CollateralInvalid, RequestInvalid, Unavailable
 from attestation.wire import b64decode, b64encode
 from attestation_cli.options import FOLDER_PATH, listing, printing
@@ -21,8 +22,6 @@ from attestation_cli.session import Session
 if TYPE_CHECKING:
     from attestation.api import CollateralDetail
 
-MANIFEST = "manifest.json"
-AT_ONCE = 20
 MAX_FILE_BYTES = 1 << 20
 
 
@@ -106,7 +105,7 @@ def import_(session: Session, folder: Path) -> None:
     """
     stored, older, refused = [], [], []
     with session.client() as client:
-        for some in _batches(_files(folder)):
+        for some in batches(_files(folder)):
             answer = client.import_collateral(
                 [{"name": name, "data": b64encode(data)} for name, data in some]
             )
@@ -173,17 +172,3 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
         if hashlib.sha256(data).hexdigest() != expected:
             raise CollateralInvalid(f"{name[:80]} is not the file of the manifest")
         yield name, data
-
-
-def _batches(files: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
-    """Yield the files a few at a time, never more than a request may carry."""
-    some: list[tuple[str, bytes]] = []
-    size = 0
-    for name, data in files:
-        if some and (len(some) == AT_ONCE or size + len(data) > MAX_FILE_BYTES // 2):
-            yield some
-            some, size = [], 0
-        some.append((name, data))
-        size += len(data)
-    if some:
-        yield some

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from flask import redirect, request, url_for
 
+from attestation.api import CollateralImported
 from attestation.api.operations import OperatorAPI
+from attestation.client.acts import Acts
+from attestation.client.collateral_files import MAX_ARCHIVE_BYTES, batches, read_archive
 from attestation.client.text import clean
 from attestation.endorsements.vendors import maker
-from attestation.errors import BundleInvalid, MalformedEvidence, RequestInvalid
+from attestation.errors import BundleInvalid, CollateralInvalid, MalformedEvidence, RequestInvalid
 from attestation.evidence import ek_certificate
 from attestation.wire import b64decode, b64encode
 from attestation_web.page import (
@@ -318,6 +321,34 @@ def refresh() -> Act:
         ),
         back="/trust?tab=collateral",
     )
+
+
+@page.get("/collateral/import")
+@needs("act")
+def import_form() -> Response:
+    """Ask for an archive."""
+    return render("trust/import.html", found=None)
+
+
+@page.post("/collateral/import")
+@needs("act")
+def import_() -> Response:
+    """Have the service keep what an archive holds, and tell what became of each piece."""
+    file = request.files.get("file")
+    entries: list[int] = []
+    client = api(Acts(on_entry=entries.append))
+    found = CollateralImported(stored=[], older=[], refused=[])
+    try:
+        for some in batches(read_archive(b"" if file is None else file.read(MAX_ARCHIVE_BYTES + 1))):
+            answer = client.import_collateral([{"name": n, "data": b64encode(data)} for n, data in some])
+            found = CollateralImported(
+                stored=[*found.stored, *answer.stored],
+                older=[*found.older, *answer.older],
+                refused=[*found.refused, *answer.refused],
+            )
+    except (CollateralInvalid, RequestInvalid) as e:
+        return render("trust/import.html", 422, found=found, fault=clean(str(e)), entries=entries)
+    return render("trust/import.html", found=found, entries=entries)
 
 
 def sent_bytes() -> bytes:
