@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from joserfc.jwk import RSAKey
 
 from attestation_web.app import create_app
 from attestation_web.login.current import EXTENSION, Web
-from attestation_web.login.openid import LOGIN_SECONDS
+from attestation_web.login.openid import LOGIN_SECONDS, LONGEST_TICKET, OpenID
 from attestation_web.settings import Settings
 from tests.fixtures.in_process import HeldClock
 from tests.fixtures.over_httpx import answering
@@ -133,6 +134,40 @@ def test_a_token_of_another_login_logs_nobody_in(claims: dict[str, Any]) -> None
 
 
 @pytest.mark.threat("T272")
+def test_a_long_address_is_gone_back_to_as_long_as_a_browser_keeps_it() -> None:
+    """A query that somebody wrote, for example; a longer one than a cookie holds leads to the first page."""
+    for size, kept in ((3_000, True), (7_000, False)):
+        world = World(_known)
+        wanted = "/query?q=" + random.Random(7).randbytes(size // 2).hex()
+        asked = world.begin(f"/auth/login?{urlencode({'to': wanted})}")
+        cookies = [c.value for c in (world.browser._cookies or {}).values() if "-login-" in c.key]
+        assert all(len(value) < 4_000 for value in cookies)
+        assert world.finish(asked).headers["Location"] == (wanted if kept else "/")
+
+
+def test_a_ticket_of_a_stranger_is_not_unpacked() -> None:
+    """Of a few bytes many may come."""
+    world = World(_known)
+    bomb = OpenID(world.web.settings, world.web.openid._provider, world.clock.now)
+    small, large = (str(bomb._tickets.dumps({"to": "/machines", "x": "x" * n})) for n in (10, 8_000_000))
+    assert len(large) > LONGEST_TICKET
+    assert world.web.openid.wanted(small) == "/machines"
+    assert world.web.openid.wanted(large) is None
+
+
+def test_many_tabs_that_log_in_make_no_cookie_too_long() -> None:
+    """The newest logins stay under way; those before begin again, and lead to where they were going."""
+    world = World(_known)
+    asked = []
+    for _ in range(40):
+        world.clock.pass_(seconds=1)
+        asked.append(world.begin("/auth/login?to=/account"))
+    tickets = [c for c in (world.browser._cookies or {}).values() if "-login-" in c.key]
+    assert 4 <= len(tickets) < 20
+    assert sum(len(c.value) for c in tickets) < 6_000
+    assert world.finish(asked[-1]).headers["Location"] == "/account"
+
+
 def test_a_login_that_took_too_long_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a browser kept is good for ten minutes, and only as we signed it."""
     world = World(_known)

@@ -10,7 +10,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.routing import RequestRedirect
 
 HOME: Final = "/"
-LONGEST: Final = 2048
+LONGEST: Final = 8192
 
 
 def local(app: Flask, target: str | None) -> str:

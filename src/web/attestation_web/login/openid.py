@@ -23,6 +23,7 @@ from attestation.client.openid.answer import UnverifiedAnswer, refusal, verify_a
 from attestation.client.openid.discovery import Answer, Metadata, Provider
 from attestation.client.openid.errors import LoginNeeded, LoginRefused, ProviderInvalid
 from attestation.client.openid.pkce import ProofKey, random_text
+from attestation_web.login.addresses import HOME
 from attestation_web.login.errors import TokenInvalid
 from attestation_web.login.sessions import Tokens
 from attestation_web.login.sparing import Sparing
@@ -33,6 +34,8 @@ CALLBACK: Final = "/auth/callback"
 LOGGED_OUT: Final = "/auth/logged-out"
 LOGIN_SECONDS: Final = 600
 """So long a person may take at the provider."""
+LONGEST_TICKET: Final = 3_500
+"""Characters; with its name and what is said of it a browser takes 4096."""
 LONGEST_TOKEN: Final = 64 << 10
 LONGEST_LIFE: Final = timedelta(days=1)
 UNKNOWN_LIFE: Final = timedelta(minutes=2)
@@ -145,6 +148,9 @@ class OpenID:
         kept_at = {"began": self._now().timestamp()}
         separator = "&" if "?" in endpoint else "?"
         ticket = self._tickets.dumps(kept | kept_at)
+        if len(ticket) > LONGEST_TICKET:
+            # A browser would not keep it, and the login would fail: better it leads to the first page.
+            ticket = self._tickets.dumps(kept | kept_at | {"to": HOME})
         assert isinstance(ticket, str)
         return Begun(url=f"{endpoint}{separator}{urlencode(question)}", state=state, ticket=ticket)
 
@@ -196,11 +202,22 @@ class OpenID:
         )
         return Finished(identity=identity, tokens=tokens, to=kept["to"], again=again)
 
+    def began(self, ticket: str) -> float:
+        """Return when a *ticket* says that its login began, also where it proves nothing; 0 where it says nothing."""
+        at = self._says(ticket).get("began")
+        return at if isinstance(at, float) else 0.0
+
     def wanted(self, ticket: str) -> str | None:
         """Return the page that a *ticket* says was wanted, also where it proves nothing: it is for `local` alone."""
-        _, kept = self._tickets.loads_unsafe(ticket)
-        to = kept.get("to") if isinstance(kept, dict) else None
+        to = self._says(ticket).get("to")
         return to if isinstance(to, str) else None
+
+    def _says(self, ticket: str) -> Mapping[str, Any]:
+        # It may be anybody's, and is packed: a thousand times as much may come out of it.
+        if len(ticket) > LONGEST_TICKET:
+            return {}
+        _, kept = self._tickets.loads_unsafe(ticket)
+        return kept if isinstance(kept, dict) else {}
 
     def renew(self, tokens: Tokens) -> Tokens:
         """Return *tokens* with a new access token (RFC 6749 §6).

@@ -24,6 +24,9 @@ PUBLIC: Final = frozenset(("login.log_in", "login.callback", "login.backchannel_
 """What answers everybody."""
 LONGEST_FORM: Final = 128 << 10
 """Bytes of what strangers send: a logout token of at most 64 KiB, in a form."""
+_TICKET: Final = "-login-"
+MOST_TICKETS: Final = 3_500
+"""Characters of logins under way, beside the one that begins: one long one, or eight others."""
 UNSIGNED: Final = frozenset(("login.backchannel_logout",))
 """Forms without our signature: the provider's, which signs them itself."""
 
@@ -31,7 +34,20 @@ UNSIGNED: Final = frozenset(("login.backchannel_logout",))
 def _ticket_cookie(state: str) -> str:
     """Return the name of the cookie of one login: several may be under way, one in each tab."""
     short = hashlib.sha256(state.encode()).hexdigest()[:12]
-    return f"{web().cookie}-login-{short}"
+    return f"{web().cookie}{_TICKET}{short}"
+
+
+def _superfluous() -> list[str]:
+    """Return the names of the oldest logins of this browser that are under way, where together they are too long.
+
+    When a session ends, each open tab begins a login. Their cookies come with each request; proxies refuse long ones.
+    """
+    here = web()
+    tickets = {n: v for n, v in request.cookies.items() if n.startswith(f"{here.cookie}{_TICKET}")}
+    oldest_first = sorted(tickets, key=lambda name: here.openid.began(tickets[name]))
+    while oldest_first and sum(len(tickets[name]) for name in oldest_first) > MOST_TICKETS:
+        del oldest_first[0]
+    return [name for name in tickets if name not in oldest_first]
 
 
 @blueprint.get("/login")
@@ -66,6 +82,8 @@ def _begin(to: str, *, again: str | None = None, hint: str | None = None) -> Res
         httponly=True,
         samesite="Lax",
     )
+    for name in _superfluous():
+        response.delete_cookie(name, secure=here.settings.is_encrypted, httponly=True, samesite="Lax")
     return response
 
 
