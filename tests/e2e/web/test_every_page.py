@@ -129,13 +129,25 @@ def test_what_could_not_be_asked_for_again_looks_old(visit: Visit) -> None:
     """The page says since when it is, once; and says so no more when it was asked for anew."""
     alice = visit("alice")
     page = alice.opens("/")
-    old = page.locator(".banner.is-old")
+    old, part = page.locator(".banner.is-old"), page.locator("[data-live]")
     page.route("**/*", lambda route: route.abort())
     expect(old).to_have_count(1)
-    expect(old).to_contain_text("could not be asked for again")
+    said = (part.get_attribute("data-as-of") or "").replace("T", " ")[:19]
+    expect(old).to_contain_text(f"it is of {said} UTC")
+    assert page.locator("[data-live] .tiles").evaluate("each => getComputedStyle(each).filter") == "grayscale(0.75)"
     page.unroute("**/*")
     expect(old).to_have_count(0)
     alice.console.clear()  # Chromium tells there of what was aborted.
+
+
+def test_paper_says_when_and_has_nothing_to_press(visit: Visit) -> None:
+    """A printed page is read later, by who has no pointer."""
+    page = visit("alice").opens("/machines")
+    page.emulate_media(media="print")
+    for gone in ("nav.side", ".filters", "header.top form", "td input"):
+        expect(page.locator(gone).first).to_be_hidden()
+    when = "each => getComputedStyle(each, '::after').content + getComputedStyle(each).fontSize"
+    assert page.locator("td time").first.evaluate(when).endswith(' UTC"0px')
 
 
 def test_the_editor_completes_and_marks(visit: Visit) -> None:

@@ -89,7 +89,8 @@
     const note = document.createElement("div");
     note.className = "banner stale is-old";
     note.setAttribute("role", "status");
-    note.textContent = `What stands here is of ${new Date().toLocaleTimeString()}: it could not be asked for again.`;
+    const asOf = live.dataset.asOf.slice(0, 19).replace("T", " ");
+    note.textContent = `What stands here is old: it is of ${asOf} UTC, and could not be asked for again since.`;
     live.prepend(note);
   };
   document.addEventListener("htmx:responseError", old);
