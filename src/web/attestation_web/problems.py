@@ -69,7 +69,7 @@ _KINDS: tuple[tuple[type[AttestationError], int, str, str], ...] = (
     (OutcomeUnknown, 503, "It is not known what became of that", "Look before you try again: it may have been done."),
     (TLSFailed, 503, "The attestation service could not prove who it is", "Nothing was sent to it."),
     (AnswerInvalid, 502, "What answered is not understood", "It is of another version, or is not the service."),
-    (ServiceUnreachable, 503, "The attestation service does not answer", "Nothing is known of it now. What other pages still show is old."),
+    (ServiceUnreachable, 503, "The attestation service does not answer", "Nothing is known now; pages may be old."),
     (Unavailable, 503, "The attestation service cannot answer now", "It says so itself; it comes back by itself."),
 )  # fmt: skip
 

@@ -114,13 +114,13 @@ def test_who_reads_keeps_their_place_when_the_page_asks_again(visit: Visit) -> N
     """What has the focus keeps it, and what one scrolled to stays, when a part of the page is exchanged."""
     alice = visit("alice", viewport={"width": 1024, "height": 500})
     page = alice.opens("/")
-    link = page.locator("[data-live] .legend a", has_text="revoked")
+    part = page.locator("#live-fleet")
+    link = part.locator(".legend a", has_text="revoked")
     link.focus()
-    before = page.evaluate("scrollY")
+    before, as_of = page.evaluate("scrollY"), part.get_attribute("data-as-of")
     assert before > 0
-    page.evaluate(
-        "() => new Promise(done => document.addEventListener('htmx:afterSettle', done, {once: true})).then(() => 0)"
-    )
+    assert as_of
+    expect(part).not_to_have_attribute("data-as-of", as_of)
     expect(link).to_be_focused()
     assert page.evaluate("scrollY") == before
 
@@ -129,14 +129,29 @@ def test_what_could_not_be_asked_for_again_looks_old(visit: Visit) -> None:
     """The page says since when it is, once; and says so no more when it was asked for anew."""
     alice = visit("alice")
     page = alice.opens("/")
-    old, part = page.locator(".banner.is-old"), page.locator("[data-live]")
+    part = page.locator("#live-overview")
+    old = part.locator(".banner.is-old")
     page.route("**/*", lambda route: route.abort())
     expect(old).to_have_count(1)
     said = (part.get_attribute("data-as-of") or "").replace("T", " ")[:19]
     expect(old).to_contain_text(f"it is of {said} UTC")
-    assert page.locator("[data-live] .tiles").evaluate("each => getComputedStyle(each).filter") == "grayscale(0.75)"
+    assert part.locator(".tiles").evaluate("each => getComputedStyle(each).filter") == "grayscale(0.75)"
     page.unroute("**/*")
     expect(old).to_have_count(0)
+    alice.console.clear()  # Chromium tells there of what was aborted.
+
+
+def test_what_never_came_does_not_look_as_if_it_were_coming(visit: Visit) -> None:
+    """The part of the overview that comes later and does not come says so, and leaves the link to it."""
+    alice = visit("alice")
+    alice.opens("/machines")
+    page = alice.page
+    page.route("**/fleet", lambda route: route.abort())
+    page.goto("/")
+    later = page.locator("#live-fleet")
+    expect(later.locator(".banner")).to_contain_text("Not known now")
+    expect(later.locator(".loading")).to_have_count(0)
+    expect(later.locator("a[href='/fleet']")).to_be_visible()
     alice.console.clear()  # Chromium tells there of what was aborted.
 
 

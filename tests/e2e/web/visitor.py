@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from playwright.sync_api import Browser, ConsoleMessage, Page
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from tests.e2e.web.world import World
 
@@ -53,7 +53,7 @@ class Visitor:
             assert answer is not None
             assert answer.ok, f"{path}: {answer.status}"
         # What comes after the page is there too.
-        self.page.wait_for_function("!document.querySelector('.later')")
+        expect(self.page.locator(".later")).to_have_count(0)
         return self.page
 
     def signs_in(self) -> bool:

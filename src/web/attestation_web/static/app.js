@@ -89,8 +89,11 @@
     const note = document.createElement("div");
     note.className = "banner stale is-old";
     note.setAttribute("role", "status");
-    const asOf = live.dataset.asOf.slice(0, 19).replace("T", " ");
-    note.textContent = `What stands here is old: it is of ${asOf} UTC, and could not be asked for again since.`;
+    const asOf = (live.dataset.asOf || "").slice(0, 19).replace("T", " ");
+    note.textContent = asOf
+      ? `What stands here is old: it is of ${asOf} UTC, and could not be asked for again since.`
+      : "Not known now: it could not be asked for.";
+    for (const loading of all(".later .loading", live)) loading.remove();
     live.prepend(note);
   };
   document.addEventListener("htmx:responseError", old);
