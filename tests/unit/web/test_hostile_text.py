@@ -6,11 +6,9 @@ import csv
 import html
 import io
 import re
-from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from html.parser import HTMLParser
 from typing import Any, Final
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote
 
 import pytest
 
@@ -20,7 +18,8 @@ from attestation.wire import pem
 from attestation_testing.certificates import CertificateAuthority
 from attestation_testing.event_logs import BootOptions, boot_log
 from tests.fixtures.estate import Estate, estate
-from tests.fixtures.web import EVERYTHING, Browser
+from tests.fixtures.reading import Reader, crawl, shape_of
+from tests.fixtures.web import EVERYTHING
 
 CORPUS: Final = {
     "script": '"><script>alert(1)</script>',
@@ -40,81 +39,7 @@ CORPUS: Final = {
 DECEIVES: Final = re.compile(
     "[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c\ufeff\u2028\u2029\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 )
-MOST_OF_A_SHAPE: Final = 2
-MOST_PAGES: Final = 250
-NOT_FOLLOWED: Final = ("/auth/", "/static/")
-ADDRESSES: Final = frozenset({"href", "src", "action", "formaction", "hx-get", "hx-post"})
 FIELDS: Final = ("hw_serial", "hw_product", "hw_mac", "hw_uuid")
-
-
-class Reader(HTMLParser):
-    """Reads a page as a browser does: what is an element or an attribute of it, and what is text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.faults: list[str] = []
-        self.links: set[str] = set()
-        self.words: list[str] = []
-        self.feed(page)
-        self.text = "".join(self.words)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Look at one element."""
-        given = dict(attrs)
-        if tag in ("img", "iframe", "object", "embed", "base", "style", "math"):
-            self.faults.append(f"<{tag}>")
-        if tag == "script" and not (given.get("src") or "").startswith("/static/"):
-            self.faults.append("a script that is none of ours")
-        for name, value in attrs:
-            if name.startswith("on") or name in ("style", "srcdoc", "autofocus"):
-                self.faults.append(f"{name} of <{tag}>")
-            if name in ADDRESSES and not re.match(r"[/?#]|https://dash\.example/", value or "/"):
-                self.faults.append(f"{name} to {value}")
-            if name in ("href", "hx-get"):
-                self.links.add(value or "")
-            if name in ("title", "value", "aria-label", "placeholder"):
-                self.words.append(f"\n{value}\n")
-
-    def handle_data(self, data: str) -> None:
-        """Keep text."""
-        self.words.append(data)
-
-
-def _shape(address: str) -> str:
-    """Return what kind of page an address is of: ids, digests and numbers are alike."""
-    parts = urlsplit(address)
-    path = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32,}|\b\d+\b", "*", parts.path)
-    asked = sorted(
-        each if each.startswith("tab=") else each.partition("=")[0]
-        for each in parts.query.split("&")
-        if not each.startswith(("sort=", "column="))
-    )
-    return f"{path}?{asked}"
-
-
-def _crawl(browser: Browser) -> Mapping[str, str]:
-    """Return pages by their address, of each shape some, acts too."""
-    pages: dict[str, str] = {}
-    seen: Counter[str] = Counter()
-    waiting, known = deque(["/"]), {"/"}
-    while waiting and len(pages) < MOST_PAGES:
-        path = waiting.popleft()
-        shape = _shape(path)
-        if seen[shape] >= MOST_OF_A_SHAPE:
-            continue
-        seen[shape] += 1
-        answer = browser.get(path)
-        if not (answer.content_type or "").startswith("text/html"):
-            continue
-        assert answer.status_code in (200, 404, 409, 422), f"{path}: {answer.status_code} {answer.text}"
-        pages[path] = answer.text
-        for link in sorted(Reader(answer.text).links):
-            parts = urlsplit(urljoin(path, link))
-            there = f"{parts.path}?{parts.query}" if parts.query else parts.path
-            if parts.path.startswith("/") and not parts.path.startswith(NOT_FOLLOWED) and there not in known:
-                known.add(there)
-                waiting.append(there)
-    return pages
 
 
 def _furnish(there: Estate) -> None:
@@ -188,13 +113,13 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Estate]:
 @pytest.fixture(scope="module")
 def pages(there: Estate) -> Mapping[str, str]:
     """Every kind of page that a link leads to, for somebody who may do everything."""
-    return _crawl(there.browser("eve", rights=EVERYTHING))
+    return crawl(there.browser("eve", rights=EVERYTHING))
 
 
 @pytest.mark.threat("T274")
 def test_it_is_text_on_every_page(pages: Mapping[str, str]) -> None:
     """No element, no handler, no address of it, nothing that turns a line around; no template of it is filled in."""
-    shapes = {_shape(path) for path in pages}
+    shapes = {shape_of(path) for path in pages}
     assert len(shapes) > 80, sorted(shapes)
     for path, page in pages.items():
         assert Reader(page).faults == [], path

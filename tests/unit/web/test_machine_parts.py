@@ -17,11 +17,11 @@ from attestation_testing.tee.intel import ISSUED
 from attestation_web.pages.machines import result
 from tests.fixtures.estate import Estate, board, estate
 from tests.fixtures.machine import Machine
+from tests.fixtures.reading import Reader
 from tests.fixtures.vendor import ROOT
 from tests.fixtures.web import VIEWER
 from tests.integration.agent.test_confidential import GuestRig
 from tests.unit.service.test_trust import revoking
-from tests.unit.web.test_hostile_text import Reader
 
 NORMAL = boot_log(BootOptions())
 OTHER_KERNEL = boot_log(BootOptions(kernel="6.12.0-1"))

@@ -12,6 +12,7 @@ import re
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
 
@@ -94,8 +95,19 @@ def test_an_expression_finds_machines_and_reaches_no_further(dashboard: Dashboar
     assert _names(alice.page("/machines?where=status+%3D%3D+%27attested%27+%2F%2F+mine")) == ["a-1"]
     fault = alice.page("/machines?where=statu+%3D%3D+1")
     assert 'id="where-fault"' in fault
-    escaped = alice.page("/machines?where=true)+%7C+take+1+%7C+where+(true")
-    assert 'id="where-fault"' in escaped or len(_names(escaped)) <= 1
+    for beyond in (
+        "true) | take 1 | where (true",
+        "true)\n| take 1\n| where (true",
+        "1 == 1) or (1 == 1) | where (",
+    ):
+        path = quote(beyond)
+        page = alice.page(f"/machines?where={path}")
+        assert 'id="where-fault"' in page, beyond
+        assert _names(page) == [], beyond
+        assert alice.get(f"/machines/export.csv?where={path}").status_code in (400, 422), beyond
+    assert "more than one condition" in alice.page("/machines?where=" + quote("true) | take 1 | where (true"))
+    both = "(status == 'attested') and (hostname == 'a-1') or ((false))"
+    assert _names(alice.page("/machines?where=" + quote(both))) == ["a-1"]
     assert 'name="where"' not in _browser(dashboard, "read").page("/machines")
 
 

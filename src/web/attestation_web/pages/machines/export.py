@@ -95,10 +95,10 @@ def _asked_pages(client: OperatorClient, where: str) -> Iterator[str]:
     The next query begins at the instant at which the last ended, and leaves out who was there already.
     """
     columns = [name for name in ASKED.values() if name is not None]
-    until, seen = "", set[str]()
+    query, until, seen = where_of(client, where), "", set[str]()
     while True:
         answer = client.query(
-            f"{where_of(where)}{until}\n| project {', '.join(columns)}\n| sort by registered_at desc",
+            f"{query}{until}\n| project {', '.join(columns)}\n| sort by registered_at desc",
             rows=QUERY_ROWS,
         )
         found = [row for row in map(_named(answer), answer.rows) if row["machine_id"] not in seen]

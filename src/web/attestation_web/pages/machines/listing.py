@@ -13,7 +13,7 @@ from attestation.api import PendingApproval
 from attestation.api.operations import MachineSort, OperatorAPI
 from attestation.client.errors import OutcomeUnknown, ServiceUnreachable
 from attestation.client.text import clean
-from attestation.errors import AnswerNotKept, AttestationError, QueryInvalid, RequestInvalid
+from attestation.errors import AnswerNotKept, AttestationError, RequestInvalid
 from attestation.machines import Role, Status, Trust
 from attestation_web.page import Act, Column, Field, Values, api, may, one_of_several, render, table
 from attestation_web.page.names import called
@@ -179,19 +179,29 @@ def show() -> Response:
     )
 
 
-def where_of(expression: str) -> str:
-    """Return the query for the machines for which *expression* holds."""
+def where_of(client: OperatorClient, expression: str) -> str:
+    """Return the query for the machines for which *expression* holds.
+
+    Raises:
+        RequestInvalid: It is more than one condition.
+    """
     # On a line of its own: a comment at the end of what somebody typed takes nothing of ours away.
-    return f"Machines | where (\n{expression}\n)"
+    query = f"Machines | where (\n{expression}\n)"
+    # Inside of a call no stage begins: what ends our parenthesis to add one is no query there.
+    called = f"Machines | where iff((\n{expression}\n), true, false)"
+    if client.validate_query(called).error is not None and client.validate_query(query).error is None:
+        raise RequestInvalid("this is more than one condition: the page Query takes a whole query")
+    return query
 
 
-def _found(where: str) -> tuple[Table, QueryInvalid | None]:
+def _found(where: str) -> tuple[Table, RequestInvalid | None]:
     """Return the machines for which a `where` expression of the query language holds, or what is wrong with it."""
     ids, fault = [], None
     try:
-        answer = api().query(f"{where_of(where)} | project machine_id", rows=MOST_FOUND)
+        client = api()
+        answer = client.query(f"{where_of(client, where)} | project machine_id", rows=MOST_FOUND)
         ids = [str(row[0]) for row in answer.rows]
-    except QueryInvalid as e:
+    except RequestInvalid as e:
         fault = e
     whole = table((Column(name="id", title=""),), ids, total=len(ids), page_rows=PAGE_ROWS)
     columns = set(request.args.getlist("column")) & {column.name for column in COLUMNS}
