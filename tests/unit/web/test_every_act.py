@@ -265,7 +265,12 @@ def test_no_form_is_taken_that_was_given_for_another_act(scene: Scene) -> None:
 def test_who_may_not_is_offered_nothing(scene: Scene, rights: tuple[str, ...]) -> None:
     """No link, button or form of any kind of page leads them to an act, nor to what prepares one."""
     addresses = scene.there.app.url_map.bind("dash.example")
-    pages = crawl(scene.there.browser("vera", rights=rights))
+    # Also of somebody who voted while they might; of a proposal that is over; of an entry about a machine.
+    told = scene.there.service.operator().call("GET", "/audit", params={"machine_id": scene.names["machine"]})
+    entry = told["items"][0]
+    also = f"/approvals/{'0' * 64}" if rights is VIEWER else f"/audit/{entry['id']}"
+    pages = crawl(scene.there.browser("alice", rights=rights), also)
+    assert also in pages
     assert len({shape_of(path) for path in pages}) > (40 if rights is VIEWER else 10)
     prepares = (
         "/policies/edit",
@@ -278,6 +283,8 @@ def test_who_may_not_is_offered_nothing(scene: Scene, rights: tuple[str, ...]) -
     for path, page in pages.items():
         read = Reader(page)
         for link in read.links | read.sends - {"/account/theme", "/auth/logout"}:
+            assert "audit" in rights or not link.startswith("/audit"), (path, link)
+            assert "read" in rights or not link.startswith(("/machines", "/certificates")), (path, link)
             there = urlsplit(urljoin(path, link)).path
             assert not there.startswith(prepares), (path, link)
             endpoint, _ = addresses.match(there, return_rule=False)

@@ -102,6 +102,7 @@ def test_a_proposal_says_what_its_machine_is_known_by(committee: tuple[Dashboard
             assert ("serial" in heading[1]) == bool(known)
 
 
+@pytest.mark.threat("T275")
 def test_who_agrees_reads_the_fingerprint_at_the_machine(committee: tuple[Dashboard, People]) -> None:
     """It stands on no page that asks for it; another one, or none, is no vote."""
     waiting, _, path = _proposed(committee)

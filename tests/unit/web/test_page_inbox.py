@@ -76,6 +76,7 @@ def test_a_machine_is_approved_with_what_was_filled_in(dashboard: Dashboard) -> 
     ]
 
 
+@pytest.mark.threat("T275")
 @pytest.mark.parametrize("read", ["0" * 16, "too short"])
 def test_another_fingerprint_admits_nobody(dashboard: Dashboard, read: str) -> None:
     """What was read at the machine is compared before anything is asked of the service."""
@@ -86,6 +87,7 @@ def test_another_fingerprint_admits_nobody(dashboard: Dashboard, read: str) -> N
     assert _status(dashboard, waiting.machine_id) == "pending_approval"
 
 
+@pytest.mark.threat("T275")
 def test_who_approves_has_logged_in_lately(dashboard: Dashboard) -> None:
     """An unlocked computer admits no machine."""
     waiting, alice = dashboard.machine(1), dashboard.browser()

@@ -42,6 +42,7 @@ def _believed(dashboard: Dashboard) -> Browser:
     return alice
 
 
+@pytest.mark.threat("T275")
 def test_a_ca_is_believed_after_its_fingerprint_was_typed(dashboard: Dashboard) -> None:
     """What is in it is shown; another fingerprint is refused; colons, spaces and case do not matter; it is written."""
     alice = dashboard.browser()
@@ -70,6 +71,7 @@ def test_what_is_no_certificate_goes_no_further(dashboard: Dashboard, brought: d
     assert "That cannot be used." in answer.text
 
 
+@pytest.mark.threat("T275")
 def test_a_ceremony_waits_for_a_login_of_lately(dashboard: Dashboard) -> None:
     """Whoever finds a screen unlocked believes no CA on it; what was filled in comes back after the login."""
     alice = dashboard.browser()

@@ -98,7 +98,7 @@ class ClientMethod(Operation, Generic[P, A]):
     @property
     def is_gated(self) -> bool:
         """True where several may have to agree."""
-        return "api.PendingApproval" in self._returned
+        return any(each.rpartition(".")[2] == "PendingApproval" for each in self._returned)
 
     @property
     def may_be_empty(self) -> bool:

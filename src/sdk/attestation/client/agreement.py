@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from attestation import api
@@ -26,13 +27,23 @@ if TYPE_CHECKING:
     from attestation.client.operator import OperatorClient
 
 
-def agree(client: OperatorClient, proposal: api.ProposalDetail, reason: str | None) -> BaseModel | None:
+Vote = Callable[["OperatorClient", api.ProposalDetail], "BaseModel | None"]
+"""Asks for the act that a proposal stands for; the client's votes are for that proposal alone."""
+
+
+def agree(
+    client: OperatorClient,
+    proposal: api.ProposalDetail,
+    reason: str | None,
+    beside: Mapping[str, Vote] = MappingProxyType({}),
+) -> BaseModel | None:
     """Vote for *proposal*, with whatever the act needs that the proposal stands for.
 
     Args:
         client: Who votes.
         proposal: As `OperatorClient.proposal` returned it, with its document.
         reason: Why; where an act needs a reason and none is given, that this was agreed to.
+        beside: Acts of extensions that the caller knows, by their kind.
 
     Returns:
         What the act answers; `PendingApproval` while others must agree. None where it answers nothing.
@@ -43,10 +54,18 @@ def agree(client: OperatorClient, proposal: api.ProposalDetail, reason: str | No
     """
     if hashlib.sha256(canonical_json(proposal.proposal)).hexdigest() != proposal.proposal_digest:
         raise ProposalDiffers("what was shown is not what this digest stands for: nothing was agreed to")
+    voter = client.agreeing_to(proposal.proposal_digest)
+    if proposal.action in beside:
+        return beside[proposal.action](voter, proposal)
     ask = _ACTS.get(proposal.action)
     if ask is None:
         raise RequestInvalid(f"this version does not know acts of the kind {proposal.action!r}")
-    return ask(_Asked(client.agreeing_to(proposal.proposal_digest), proposal, reason))
+    return ask(_Asked(voter, proposal, reason))
+
+
+def is_known(action: str) -> bool:
+    """Say whether this version knows how to agree to acts of a kind, extensions' left out."""
+    return action in _ACTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,18 @@
 # mypy: disable-error-code="empty-body"
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from attestation.api import PendingApproval
 from attestation.api.base import Wire
 from attestation.api.operation import operation
+
+if TYPE_CHECKING:
+    from attestation.api import ProposalDetail
+    from attestation.client import OperatorClient
+    from attestation.client.agreement import Vote
 
 NAME = "disk_kms"
 MOST_USES = 8
@@ -94,3 +100,20 @@ class KMS:
     @operation("disk_kms_release", "POST /kms/machines/{machine_id}/release")
     def release(self, machine_id: str, request: KMSReleaseRequest) -> KMSWaiting | PendingApproval:
         """Let a machine that waits have its disk key."""
+
+
+def _agree_to_release(client: OperatorClient, proposal: ProposalDetail) -> KMSWaiting | PendingApproval:
+    uses = proposal.proposal["terms"]["uses"]
+    return client.ask(KMS.release, proposal.machine_id or "", KMSReleaseRequest(uses=uses))
+
+
+def _agree_to_unhold(client: OperatorClient, proposal: ProposalDetail) -> KMSHolds | PendingApproval:
+    terms = proposal.proposal["terms"]
+    return client.ask(KMS.unhold, terms["scope"], terms["subject"])
+
+
+VOTES: Final[Mapping[str, Vote]] = {
+    f"{NAME}.release": _agree_to_release,
+    f"{NAME}.unhold": _agree_to_unhold,
+}
+"""How its acts are agreed to, by their kind."""

@@ -11,6 +11,7 @@ from flask import request
 
 from attestation.api.operations import OperatorAPI
 from attestation.client.agreement import agree as agree_to
+from attestation.client.agreement import is_known
 from attestation.client.comparing import is_this_tpm
 from attestation.client.proposal_words import BECOMES, others, words
 from attestation.client.text import clean
@@ -34,6 +35,7 @@ from attestation.machines.dual_control import (
 )
 from attestation.results import Verdict
 from attestation.wire import b64decode
+from attestation_web.extensions import kms
 from attestation_web.login.current import web
 from attestation_web.page import Act, Badge, Field, Page, Values, api, may, render, whoami
 from attestation_web.page.badges import Look, badge
@@ -97,7 +99,8 @@ def proposal(proposal_digest: str) -> Response:
         checklist=list(_checklist(found, machine, vouched)),
         document=_document(found),
         mine=voted,
-        can_agree=open_to_me and found.action not in MAKES_A_FILE,
+        can_agree=open_to_me and found.action not in MAKES_A_FILE and _is_known(found.action),
+        is_known=_is_known(found.action),
         makes_a_file=found.action in MAKES_A_FILE,
         admits=found.action in ADMITTING,
         named=_named(machine),
@@ -115,6 +118,10 @@ def _about(
         return machine, client.endorsement(machine.machine_id) if machine and vouched else None
     except Unknown:
         return machine, None
+
+
+def _is_known(action: str) -> bool:
+    return is_known(action) or action in kms.VOTES
 
 
 def _mine(votes: Sequence[ApprovalDetail]) -> ApprovalDetail | None:
@@ -313,7 +320,7 @@ def _agree(client: OperatorClient, found: ProposalDetail, filled: Values) -> Bas
         str(found.proposal["ek_fingerprint"]), filled["fingerprint"]
     ):
         raise RequestInvalid("this proposal is about another TPM than the one whose fingerprint you read")
-    return agree_to(client, found, filled.get("reason"))
+    return agree_to(client, found, filled.get("reason"), kms.VOTES)
 
 
 @page.act("/<proposal_digest>/object")
