@@ -12,12 +12,13 @@ from urllib.parse import urljoin, urlsplit
 import pytest
 
 from attestation.wire import pem
+from attestation_service.auth import Duty
 from attestation_web.border.forms import FIELD, signature
 from attestation_web.page.acting import TYPED_FIELD
 from tests.fixtures.estate import Estate, estate
 from tests.fixtures.reading import Reader, crawl, shape_of
 from tests.fixtures.vendor import ROOT
-from tests.fixtures.web import AUDITOR, EVERYTHING, VIEWER, Browser
+from tests.fixtures.web import AUDITOR, VIEWER, Browser
 from tests.unit.service.test_trust import sha256
 
 LONG_AGO: Final = timedelta(hours=1)
@@ -129,7 +130,7 @@ def _place(address: str) -> str:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """One of everything that an act is about."""
     with estate(tmp_path_factory.mktemp("acts"), dual_control_roles="controlplane") as there:
-        alice = there.person("alice", rights=EVERYTHING)
+        alice = there.person("alice")
         made = there.attested(1, "w-1")
         made.certificate(made.keys.create_signing_key())
         waits = there.introduced(2)
@@ -312,3 +313,16 @@ def test_an_auditor_reads_no_secret_of_a_machine(scene: Scene) -> None:
     for path, page in pages.items():
         assert scene.there.service.canary not in page, path
         assert not [link for link in Reader(page).links if link.startswith("/machines")], path
+
+
+@pytest.mark.threat("T276")
+def test_the_entry_of_an_act_is_a_link_for_who_may_read_the_log(scene: Scene) -> None:
+    """Its number is told to each who acts."""
+    path = f"/machines/{scene.names['machine']}"
+    both = (Duty.OPERATOR, Duty.AUDITOR)
+    for duties, link in ((both, r'<a href="/audit/\d+">\d+</a>'), ((Duty.OPERATOR,), r"\d+")):
+        olga = scene.there.person("olga", *duties)
+        assert olga.act(f"{path}/labels", labels=f"rack={len(duties)}").status_code == 303
+        told = re.search(r"<span class=\"entry\">(.*?)</span>", olga.page(path), re.DOTALL)
+        assert told
+        assert re.fullmatch(rf"Audit entry {link}\.", told[1]), told[1]

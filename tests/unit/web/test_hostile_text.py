@@ -5,18 +5,24 @@ from __future__ import annotations
 import csv
 import html
 import io
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from unittest import mock
 from urllib.parse import quote
 
 import pytest
 
+from attestation.api import NodeCSRDecisionDetail
+from attestation.client import OperatorClient
 from attestation.client.csv_line import FORMULA
 from attestation.text import clean
 from attestation.wire import pem
 from attestation_testing.certificates import CertificateAuthority
 from attestation_testing.event_logs import BootOptions, boot_log
+from attestation_web.extensions.webhooks import DeliveryDetail, DeliveryResponse
+from attestation_web.pages import webhooks
 from tests.fixtures.estate import Estate, estate
 from tests.fixtures.reading import Reader, crawl, shape_of
 from tests.fixtures.web import EVERYTHING
@@ -159,6 +165,54 @@ def test_a_boot_log_of_a_stranger_is_text(there: Estate) -> None:
         assert page.faults == [], path
         assert "<script>alert(1)</script>" in page.text, path
     assert 'kernel_cmdline: /vmlinuz "><script>' in Reader(alice.page(f"{at}/events?pcr=8")).text
+
+
+@pytest.mark.threat("T274")
+def test_what_receivers_and_clusters_say_is_text(there: Estate) -> None:
+    """What an endpoint answered and what a cluster calls its nodes, as the wire models carry them."""
+    everything = "".join(text for name, text in CORPUS.items() if name != "long")
+    long = everything + "C" * 65_536
+    alice, at = there.browser("eve", rights=EVERYTHING), there.service.clock.now()
+    sent = DeliveryDetail(
+        delivery=DeliveryResponse(
+            delivery_id="d-1",
+            webhook_id="w-1",
+            event_type="machine.locked",
+            status="dead",
+            attempts=9,
+            next_attempt_at=None,
+            response_status=500,
+            error=everything,
+            created_at=at,
+            delivered_at=None,
+            duration_ms=5,
+        ),
+        payload=json.dumps({"hostname": everything}),
+        response_body=long,
+    )
+    decided = NodeCSRDecisionDetail(
+        result_id="ab" * 16,
+        decision="deny",
+        reason="NotAttested",
+        message=everything[:1000],
+        node_name=everything[:200],
+        cluster_id="default",
+        csr_name=everything[:200],
+        csr_uid="u-1",
+        signer_name=everything[:200],
+        at=at,
+    )
+    with mock.patch.object(webhooks, "_client") as client:
+        client.return_value.ask.return_value = sent
+        pages = [alice.page("/webhooks/w-1/deliveries/d-1")]
+    with mock.patch.object(OperatorClient, "one_page", return_value=([decided], None)):
+        pages.append(alice.page("/clusters"))
+    for page in pages:
+        read = Reader(page)
+        assert read.faults == []
+        assert DECEIVES.findall(page) == []
+        assert "<script>alert(1)</script>" in read.text
+        assert "{{7*7}}" in read.text
 
 
 @pytest.mark.threat("T274")

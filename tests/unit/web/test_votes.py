@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def agreed(there: Estate, alice: Browser, bob: Browser) -> Agreed:
     return agree
 
 
-def _control_plane(there: Estate, seed: int, hostname: str, **hints: str) -> Machine:
+def _control_plane(there: Estate, seed: int, hostname: str, **hints: Any) -> Machine:
     """Return a control plane that attests, which two others have admitted."""
     machine = there.introduced(seed, **hints)
     path = f"/inbox/{machine.machine_id}/approve"
