@@ -86,6 +86,7 @@ def machine(machine_id: str) -> Response:
         "machines/one.html",
         machine=found,
         name=called(found),
+        no_tpm=found.ek_source in TEES,
         assurance=ASSURANCE[found.assurance],
         owed=None
         if found.configuration_not_delivered is None
@@ -141,7 +142,6 @@ def _identity(client: OperatorClient, found: MachineDetail) -> dict[str, Any]:
         "endorsement": endorsement,
         "roots": roots,
         "keys": client.machine_keys(found.machine_id),
-        "no_tpm": found.ek_source in TEES,
         "hardware": None if found.hardware is None else hardware_words(found.hardware),
     }
 
