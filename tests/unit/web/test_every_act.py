@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -96,13 +97,13 @@ ACTS: Final[Mapping[str, Demand]] = {
 }
 """By endpoint. The ceremony's fingerprint, and that of who agrees, are fields: their own tests are with their pages."""
 
-POLICY: Final = """\
-format: itl-tpm-policy/1
-name: a
-version: 1
-bank: sha256
-pcrs: {7: {any_of: ["%s"]}}
-""" % ("ab" * 32)
+DOCUMENT: Final = {
+    "format": "itl-tpm-policy/1",
+    "name": "a",
+    "version": 1,
+    "bank": "sha256",
+    "pcrs": {"7": {"any_of": ["ab" * 32]}},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +144,15 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         hook = re.search(r'href="/webhooks/([0-9a-f-]{36})"', alice.page("/webhooks"))
         brought = {"pem": pem("CERTIFICATE", ROOT.certificate)}
         ceremony = alice.post("/trust/add", data=alice.form("/trust/add") | brought).headers["Location"]
-        written = {"document": POLICY, "to": "create"}
+        written = {"document": json.dumps(DOCUMENT), "to": "create"}
         draft = alice.post("/policies/edit", data=alice.form("/policies/edit") | written).headers["Location"]
         kept = {"name": "shared", "q": "Machines", "shared": "yes"}
-        assert there.person("bob").act("/query/save", **kept).status_code == 303
+        bob = there.person("bob")
+        assert bob.act("/query/save", **kept).status_code == 303
+        assert bob.act("/machines/views/save?status=attested", name="view", shared="yes").status_code == 303
+        there.service.operator().call("POST", "/policies", json={**DOCUMENT, "name": "other"})
+        place = {"json": {"policy": "other@1"}}
+        there.service.operator().call("PUT", "/policies/assignments/role/worker-app", **place)
         saved = re.search(r"/query/shared/(\d+)/", alice.page("/query"))
         assert proposal
         assert serial
@@ -283,6 +289,7 @@ def test_who_may_not_is_offered_nothing(scene: Scene, rights: tuple[str, ...]) -
     )
     for path, page in pages.items():
         read = Reader(page)
+        assert not re.search(r'<input type="checkbox"[^>]* name="machine"', page), path
         for link in read.links | read.sends - {"/account/theme", "/auth/logout"}:
             assert "audit" in rights or not link.startswith("/audit"), (path, link)
             assert "read" in rights or not link.startswith(("/machines", "/certificates")), (path, link)
