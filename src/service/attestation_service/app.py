@@ -38,6 +38,7 @@ from attestation_service.operators.acts import ActStore
 from attestation_service.pki import Revocation
 from attestation_service.pki.delegates import PURPOSE
 from attestation_service.process import dispatch, maintenance, weakenings
+from attestation_service.query.understanding import Understanding
 from attestation_service.reports.routes import reports
 from attestation_service.resources import Resources
 from attestation_service.routers import HOT, ONLY_NAMED, ROUTERS
@@ -210,6 +211,7 @@ async def owned(
     cluster_identities = None
     collateral = None
     parser = Parser()
+    understanding = Understanding()
     try:
         if settings.oidc:
             from attestation_service.auth.oidc import (
@@ -254,6 +256,7 @@ async def owned(
             replays=Replays(settings.event_log_cache_mib << 20),
             room=Room(settings),
             parser=parser,
+            understanding=understanding,
             collateral=collateral,
             oidc=oidc,
             mtls=mtls,
@@ -272,6 +275,7 @@ async def owned(
         )
     finally:
         parser.close()
+        understanding.close()
         if oidc is not None:
             await oidc.aclose()
         if service_accounts is not None:

@@ -22,6 +22,7 @@ from attestation_service.border.life import Life
 from attestation_service.border.room import Room
 from attestation_service.context.request import AccessTokens, ClientCertificates, Revocations, ServiceAccounts
 from attestation_service.keys.service_keys import KeyHolder, ServiceKeys
+from attestation_service.query.understanding import Understanding
 from attestation_service.settings import Settings
 from attestation_service.storage.chores import Chores
 from attestation_service.storage.write_probe import WriteProbe
@@ -48,6 +49,7 @@ class Resources:
         observers: What counts, of extensions.
         provider_keys_stale: Whether keys of the identity provider are missing here, or older than they should be.
         query_tables: What the query language may look up of extensions.
+        understanding: What reads queries.
         running: The acts that this process is carrying out, by their tickets' keys.
     """
 
@@ -77,6 +79,7 @@ class Resources:
     observers: Sequence[Callable[[str, Mapping[str, str], float], None]] = ()
     provider_keys_stale: Callable[[], bool] = lambda: False
     query_tables: Sequence[QueryTable] = ()
+    understanding: Understanding = field(default_factory=Understanding)
     running: set[bytes] = field(default_factory=set)
 
     def observe(self, what: str, how: Mapping[str, str], value: float = 1) -> None:

@@ -395,6 +395,35 @@ async def test_two_run_at_once(asking: Asking, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.threat("T262")
+async def test_a_query_is_understood_beside_the_loop(
+    on_sqlite: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are answered meanwhile; the fifth text of one operator is refused, and no other's."""
+    begun, goes_on, written = threading.Event(), threading.Event(), kql.compiled
+
+    def held(*given: Any, **more: Any) -> kql.Statement:
+        begun.set()
+        assert goes_on.wait(60), "nobody was answered meanwhile"
+        return written(*given, **more)
+
+    monkeypatch.setattr(kql, "compiled", held)
+    first = asyncio.ensure_future(on_sqlite("POST", "", VIEWER, {"query": "Machines"}))
+    assert await asyncio.to_thread(begun.wait, 60)
+    others = [
+        asyncio.ensure_future(on_sqlite("POST", "/validate", VIEWER, {"query": "Machines"})) for _ in range(4)
+    ]
+    done, _ = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+    refused = done.pop().result()
+    assert (refused.status_code, code(refused)) == (503, "queries-busy")
+    another = asyncio.ensure_future(on_sqlite("POST", "/validate", OPERATOR, {"query": "Machines"}))
+    assert (await on_sqlite("GET", "/schema", VIEWER)).status_code == 200
+    assert not first.done()
+    goes_on.set()
+    answers = [each.status_code for each in await asyncio.gather(first, another, *others)]
+    assert sorted(answers) == [200] * 5 + [503]
+
+
+@pytest.mark.threat("T262")
 async def test_so_many_queries_a_minute(on_sqlite: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     """For each operator; another one is not kept from asking, and what is refused leaves no entry."""
     monkeypatch.setattr(handlers, "OF_OPERATOR", replace(handlers.OF_OPERATOR, requests=3))

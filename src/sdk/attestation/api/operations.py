@@ -429,7 +429,7 @@ class OperatorAPI:
     def query(self, query: str, *, rows: int = 1000, explain: bool = False) -> api.QueryResult:
         """Ask for rows, in the query language."""
 
-    @operation("validate_query", "POST /query/validate", act=False)
+    @operation("validate_query", "POST /query/validate", e.QueriesBusy, act=False)
     def validate_query(self, query: str, *, offset: int | None = None) -> api.QueryValidation:
         """Ask whether a text is a query that the caller may ask, and what fits at *offset*."""
 
@@ -441,7 +441,10 @@ class OperatorAPI:
     def saved_queries(self, kind: api.SavedKind = "query") -> api.SavedQueryList:
         """Return the caller's queries, or views, and those that others share."""
 
-    @operation("save_query", "PUT /query/saved/{name}", e.QueryInvalid, e.RequestInvalid, e.AlreadyExists, act=False)
+    @operation(
+        "save_query", "PUT /query/saved/{name}", e.QueryInvalid, e.QueriesBusy, e.RequestInvalid, e.AlreadyExists,
+        act=False,
+    )
     def save_query(
         self, name: str, query: str, *, description: str | None = None, shared: bool = False,
         kind: api.SavedKind = "query",

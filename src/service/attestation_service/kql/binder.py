@@ -59,11 +59,26 @@ class Binder:
         *,
         at: int,
         operators: Mapping[str, OperatorOfRows],
+        most: int,
     ) -> None:
         self.source, self.catalog, self.at, self.operators = source, catalog, at, operators
+        self._most, self._meant = most, 0
         self.tables: set[str] = set()
         self._rows: dict[str, Bound] = {}
         self._scalars: dict[str, tree.Value] = {}
+
+    def means(self, count: int, place: Place) -> None:
+        """Count so much more that the query means: columns, or functions and values that a name stands for.
+
+        Raises:
+            QueryInvalid: It is more than a query may mean.
+        """
+        self._meant += count
+        if self._meant > self._most:
+            raise self.source.invalid(
+                place,
+                f"all operators together make more than {self._most:,} columns and values: project fewer",
+            )
 
     # ------------------------------------------------------------ rows
 
@@ -102,8 +117,10 @@ class Binder:
             bound = self.pipeline(source)
         else:
             bound = self.operators[source.operator].bind(self, source, NOTHING)
+        self.means(len(bound.columns), pipeline.place)
         for stage in pipeline.stages:
             bound = self.operators[stage.operator].bind(self, stage, bound)
+            self.means(len(bound.columns), stage.place)
         return bound
 
     def _table(self, named: syntax.TableName) -> Bound:
@@ -165,7 +182,9 @@ class Binder:
         if index is not None:
             return rows.ref(index)
         if written.name in self._scalars:
-            return self._scalars[written.name]
+            value = self._scalars[written.name]
+            self.means(tree.size_of(value), written.place)
+            return value
         if self._is_rows(written.name):
             raise self.source.invalid(written.place, f"{written.name} is rows, where a value is expected")
         raise self.source.unknown(written.place, "column", written.name, [*rows.names, *self._scalars])

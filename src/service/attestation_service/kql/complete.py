@@ -17,6 +17,8 @@ from attestation_service.kql.plan import analyse
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z", re.ASCII)
 _LATEST = datetime(2000, 1, 1, tzinfo=UTC)
+MOST_TRIES = 10
+"""Beginnings of a text that are read for the columns at the cursor; each costs as much as a query."""
 MOST = 200
 """How many suggestions there are at most."""
 
@@ -70,9 +72,10 @@ def _candidates(before: str, catalog: Catalog) -> Iterator[Suggestion]:
         return
     else:
         yield from _columns(_columns_before(trimmed, catalog))
-        if re.search(r"\b(join|union|in)\b[^|]*\(?\Z", trimmed) or "|" not in trimmed:
+        operator, tail = trimmed.rpartition("|")[1:]
+        if re.search(r"\b(join|union|in)\b", tail) or not operator:
             yield from _tables(catalog)
-        if re.search(r"\|\s*summarize\b[^|]*\Z", trimmed) and not re.search(r"\bby\b[^|]*\Z", trimmed):
+        if operator and re.match(r"\s*summarize\b", tail) and not re.search(r"\bby\b", tail):
             for each in AGGREGATES.values():
                 yield Suggestion(text=each.name, kind=Suggested.AGGREGATE, detail=each.description)
         for name, function in FUNCTIONS.items():
@@ -99,7 +102,7 @@ def _columns(columns: Iterable[Column]) -> Iterator[Suggestion]:
 
 def _columns_before(text: str, catalog: Catalog) -> tuple[Column, ...]:
     """Return the columns of the rows that come into the operator where the text ends."""
-    while "|" in text:
+    for _ in range(min(text.count("|"), MOST_TRIES)):
         text = text.rpartition("|")[0]
         try:
             return analyse(text, catalog, at=_LATEST).columns

@@ -88,6 +88,9 @@ class Limits:
     text_bytes: int = 8192
     stages: int = 20
     nesting: int = 50
+    meaning: int = 5_000
+    """Columns of all operators together, and what names of `let` stand for, at each place that names them: a short text
+    can mean much, and all of it is written down for the database."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,7 @@ def analyse(text: str, catalog: Catalog, *, at: datetime, limits: Limits = Limit
             Place(offset=0, length=1), f"a query has at most {limits.text_bytes} bytes, this one {size}"
         )
     query = parse(source, limits)
-    binder = Binder(source, catalog, at=times.to_microseconds(at), operators=OPERATORS)
+    binder = Binder(source, catalog, at=times.to_microseconds(at), operators=OPERATORS, most=limits.meaning)
     for let in query.lets:
         binder.let(let)
     bound = binder.pipeline(query.pipeline)

@@ -95,10 +95,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamePattern:
-    """A name of columns; `*` in it stands for any characters."""
+    """A name of columns, as the parts between its `*`, which stand for any characters each."""
 
     place: Place
-    pattern: str
+    parts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,10 +35,12 @@ class Apply:
     arguments: tuple[Value, ...]
     kind: Kind
     depth: int = field(init=False, compare=False)
+    size: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Know how deep it is: asked often, of what may be deep."""
+        """Know how deep and how large it is: asked often, of what may be either."""
         object.__setattr__(self, "depth", 1 + max((depth_of(each) for each in self.arguments), default=-1))
+        object.__setattr__(self, "size", 1 + sum(map(size_of, self.arguments)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +51,12 @@ class Member:
     key: str | int
     kind: Kind = Kind.DYNAMIC
     depth: int = field(init=False, compare=False)
+    size: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Know how deep it is, likewise."""
+        """Know how deep and how large it is, likewise."""
         object.__setattr__(self, "depth", 1 + depth_of(self.value))
+        object.__setattr__(self, "size", 1 + size_of(self.value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,17 @@ def depth_of(value: Value) -> int:
             return 1 + depth_of(value.value)
         case _:
             return 0
+
+
+def size_of(value: Value) -> int:
+    """Return how many values a value is made of, itself among them; the same one twice counts twice."""
+    match value:
+        case Apply() | Member():
+            return value.size
+        case InRows():
+            return 1 + size_of(value.value)
+        case _:
+            return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,11 @@ TOLD_CHARACTERS: Final = 1024
 """Of a query, so much stands in its entry of the audit log."""
 
 
+def lasting(operator: Operator) -> str:
+    """Return what tells an operator from all others, whatever they are called."""
+    return operator.sub or operator.cn
+
+
 def seen_by(operator: Operator, res: Resources, at: datetime) -> kql.Catalog:
     """Return what *operator* may ask."""
     return catalog.catalog(operator.rights, at, res.query_tables, dialect=res.store.dialect)
@@ -75,7 +80,7 @@ async def run(request: QueryRequest, *, res: Res, operator: OperatorDep) -> Quer
         plan = kql.analyse(request.query, seen, at=at)
         return plan, kql.compiled(plan, res.store.dialect, rows=request.rows + 1)
 
-    plan, statement = await asyncio.to_thread(understood)
+    plan, statement = await res.understanding.of(lasting(operator), understood)
     # Before it runs: what cannot be written down is not looked up.
     await res.store.write(lambda tx: _record(tx, request.query, operator, at))
     found = await res.store.look_up(
@@ -110,7 +115,7 @@ async def run(request: QueryRequest, *, res: Res, operator: OperatorDep) -> Quer
 
 
 def _record(tx: Tx, query: str, operator: Operator, at: datetime) -> None:
-    counted = (limits.Counted(f"query:{operator.sub or operator.cn}", OF_OPERATOR, "queries of yours"),)
+    counted = (limits.Counted(f"query:{lasting(operator)}", OF_OPERATOR, "queries of yours"),)
     limits.check(tx, counted, at)
     limits.take(tx, counted, at)
     tx.audit.append(operator.event("query", detail=_told(query)), at)
@@ -138,6 +143,9 @@ async def validate(request: QueryValidateRequest, *, res: Res, operator: Operato
     """Say whether a text is a query that the caller may ask, and what fits where their cursor stands.
 
     Nothing is looked up.
+
+    Raises:
+        QueriesBusy: Too many wait to be read.
     """
     at = res.clock.now()
     seen = seen_by(operator, res, at)
@@ -155,7 +163,7 @@ async def validate(request: QueryValidateRequest, *, res: Res, operator: Operato
             valid=True, columns=_columns(plan), tables=sorted(plan.tables), completions=fits
         )
 
-    return await asyncio.to_thread(judge)
+    return await res.understanding.of(lasting(operator), judge)
 
 
 async def schema(*, res: Res, operator: OperatorDep) -> QuerySchema:

@@ -5,7 +5,6 @@ Who runs a shared one sees what they may see, not what its owner may.
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -17,7 +16,7 @@ from attestation.store import SavedQuery, Tx
 from attestation_service import kql
 from attestation_service.auth import Operator, OperatorDep
 from attestation_service.query import machine_views
-from attestation_service.query.handlers import seen_by
+from attestation_service.query.handlers import lasting, seen_by
 from attestation_service.resources import Res, Resources
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
@@ -36,7 +35,7 @@ async def list_saved(
     operator: OperatorDep,
 ) -> SavedQueryList:
     """List the caller's queries, or views, and those that others share, by name."""
-    owner = _owner(operator)
+    owner = lasting(operator)
     found = await res.store.scan(lambda tx: tx.saved_queries.visible(owner, MOST_LISTED, kind))
     return SavedQueryList(queries=[_detail(number, each, owner) for number, each in found])
 
@@ -48,11 +47,12 @@ async def save(
 
     Raises:
         QueryInvalid: It is none that they may ask.
+        QueriesBusy: Too many wait to be read.
         RequestInvalid: They keep as many as they may, or a view asks for what the list does not know.
         AlreadyExists: They keep a view under this name and it is a query, or the other way round.
     """
-    at, owner = res.clock.now(), _owner(operator)
-    await asyncio.to_thread(_check, request, operator, res, at)
+    at, owner = res.clock.now(), lasting(operator)
+    await res.understanding.of(owner, lambda: _check(request, operator, res, at))
     saved = SavedQuery(
         owner=owner,
         owner_cn=operator.cn,
@@ -95,7 +95,7 @@ async def delete(name: Name, *, res: Res, operator: OperatorDep) -> None:
     Raises:
         QueryUnknown: They keep none of this name.
     """
-    at, owner = res.clock.now(), _owner(operator)
+    at, owner = res.clock.now(), lasting(operator)
 
     def work(tx: Tx) -> None:
         found = tx.saved_queries.get(owner, name)
@@ -117,7 +117,7 @@ async def take_over(saved_id: SavedId, *, res: Res, operator: OperatorDep) -> Sa
         AlreadyExists: The caller keeps something under its name.
         RequestInvalid: They keep as many as they may.
     """
-    at, owner = res.clock.now(), _owner(operator)
+    at, owner = res.clock.now(), lasting(operator)
 
     def work(tx: Tx) -> SavedQueryDetail:
         found = _shared(tx, saved_id)
@@ -157,10 +157,6 @@ def _shared(tx: Tx, saved_id: int) -> SavedQuery:
     if (found := tx.saved_queries.shared(saved_id)) is None:
         raise QueryUnknown("nobody shares this query")
     return found
-
-
-def _owner(operator: Operator) -> str:
-    return operator.sub or operator.cn
 
 
 def _called(saved: SavedQuery) -> str:

@@ -60,6 +60,15 @@ def test_nothing_is_passed_over() -> None:
         "T | where " + " or ".join(["b"] * 102),
         "T | where n in " + "(T | where n in " * 51 + "(1)" + ")" * 51,
         "T" + " | join (T" * 51 + ") on n" * 51,
+        # Little text that means much: all of it would be written down for the database.
+        "let a0 = 1;"
+        + "".join(f"let a{i} = a{i - 1} + a{i - 1};" for i in range(1, 30))
+        + "T | extend x = a29",
+        "let a = j.b.c; T | where n in (" + ",".join(["a"] * 3000) + ")",
+        "union " + ",".join(["T"] * 1000),
+        "let u = T;" + "let v = T | join kind=inner u on n;" + "union " + ",".join(["v"] * 500),
+        "T | summarize " + ",".join(["arg_max(n, *)"] * 540),
+        "T " + "".join("| extend " + ",".join(f"c{k}{i} = n" for i in range(40)) for k in range(18)),
     ],
 )
 def test_a_limit(text: str) -> None:
@@ -70,6 +79,6 @@ def test_a_limit(text: str) -> None:
 
 def test_limits_can_be_set() -> None:
     """Each of them, where the caller says so."""
-    for limits in (Limits(text_bytes=10), Limits(stages=1), Limits(nesting=2)):
+    for limits in (Limits(text_bytes=10), Limits(stages=1), Limits(nesting=2), Limits(meaning=2)):
         with pytest.raises(QueryInvalid):
             plan("T | where (((b))) | take 1", limits=limits)

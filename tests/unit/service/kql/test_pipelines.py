@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from attestation.errors import QueryInvalid
 from tests.fixtures.queries import Run, plan
 
 
@@ -77,3 +78,33 @@ def test_a_plan_says_what_it_reads_and_how_to_show_it() -> None:
     assert found.render is not None
     assert (found.render.chart, found.render.properties) == ("timechart", {"title": "per day"})
     assert plan("T").render is None
+
+
+@pytest.mark.threat("T262")
+@pytest.mark.timeout(60)
+def test_a_pattern_of_columns_is_held_against_a_name_once() -> None:
+    """One with many `*` fits or does not, at once; a regular expression would hold the interpreter for years."""
+    name = "a" * 200
+    with pytest.raises(QueryInvalid, match="no column is called"):
+        plan(f"T | extend ['{name}'] = 1 | project-away {'a*' * 30}b")
+    for pattern, fits in (
+        ("*", True),
+        ("ab*", True),
+        ("*yz", True),
+        ("a*z", True),
+        ("*b*c*", True),
+        ("a**z", True),
+        ("abcxyz*", True),
+        ("a*cxyz", True),
+        ("abc*cxyz", False),
+        ("*c*b*", False),
+        ("b*", False),
+        ("abcxyz", True),
+        ("abc", False),
+    ):
+        query = f"T | project abcxyz = n, other = s | project-keep other, {pattern}"
+        if fits:
+            assert "abcxyz" in [column.name for column in plan(query).columns], pattern
+        else:
+            with pytest.raises(QueryInvalid):
+                plan(query)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
+from attestation.errors import QueryInvalid
 from attestation_service import kql
 from attestation_service.kql.aggregates import AGGREGATES
 from attestation_service.kql.expressions import POWERS
@@ -87,3 +89,17 @@ def test_completion(text: str, first: str) -> None:
 def test_nothing_completes_a_string(text: str) -> None:
     """Inside a string or a comment nothing of the language stands."""
     assert kql.complete(text, len(text), CATALOG) == []
+
+
+@pytest.mark.threat("T262")
+def test_completion_reads_a_few_beginnings_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many operators stand in it: each beginning costs as much as a query."""
+    read: list[str] = []
+
+    def analyse(text: str, *_: object, **__: object) -> kql.Plan:
+        read.append(text)
+        raise QueryInvalid("none", line=1, column=1, length=1)
+
+    monkeypatch.setattr(sys.modules["attestation_service.kql.complete"], "analyse", analyse)
+    kql.complete("T" + "|a" * 4000 + " ", 8002, CATALOG)
+    assert 0 < len(read) <= 20

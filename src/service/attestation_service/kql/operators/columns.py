@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -83,28 +82,51 @@ def _pattern(reader: Reader) -> NamePattern:
     """Read a name of columns, with `*` for any characters."""
     begin = last = reader.token
     if begin.sort is Sort.QUOTED:
-        return NamePattern(place=begin.place, pattern=re.escape(reader.take().text))
-    text = ""
+        return NamePattern(place=begin.place, parts=(reader.take().text,))
+    text, parts = "", [""]
     while reader.token.sort is Sort.NAME or reader.is_mark("*"):
         if text and last.place.offset + last.place.length != reader.token.place.offset:
             break
         last = reader.take()
-        text += ".*" if last.text == "*" else re.escape(last.text)
+        text += last.text
+        if last.text == "*":
+            parts.append("")
+        else:
+            parts[-1] += last.text
     if not text:
         raise reader.expected("a column")
-    return NamePattern(place=begin.place.to(last.place), pattern=text)
+    return NamePattern(place=begin.place.to(last.place), parts=tuple(parts))
+
+
+def _fits(parts: tuple[str, ...], name: str) -> bool:
+    """Tell whether a name is these parts with anything between them.
+
+    Not by a regular expression: one with many `*` goes through a name again and again, and holds the interpreter.
+    """
+    first, last = parts[0], parts[-1]
+    if len(parts) == 1:
+        return name == first
+    at, end = len(first), len(name) - len(last)
+    if at > end or not (name.startswith(first) and name.endswith(last)):
+        return False
+    for part in parts[1:-1]:
+        # The first place that fits leaves the most room for those behind it.
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 def _chosen(binder: Binder, patterns: tuple[NamePattern, ...], rows: Bound) -> list[int]:
     """Return which columns patterns name, in the order of the patterns."""
-    found: list[int] = []
+    found: dict[int, None] = {}
     for each in patterns:
-        matching = [i for i, name in enumerate(rows.names) if re.fullmatch(each.pattern, name)]
+        matching = [i for i, name in enumerate(rows.names) if _fits(each.parts, name)]
         if not matching:
-            name = re.sub(r"\\(.)", r"\1", each.pattern.replace(".*", "*"))
-            raise binder.source.unknown(each.place, "column", name, rows.names)
-        found += [index for index in matching if index not in found]
-    return found
+            raise binder.source.unknown(each.place, "column", "*".join(each.parts), rows.names)
+        found |= dict.fromkeys(matching)
+    return list(found)
 
 
 def _only(rows: Bound, indexes: list[int]) -> Bound:
@@ -141,7 +163,7 @@ def _described(columns: tuple[Column, ...], items: tuple[Item, ...], rows: Bound
 def _extend(binder: Binder, stage: Extend, rows: Bound) -> Bound:
     columns, values = list(rows.columns), list[tree.Value](rows.refs())
     here, written_here = Names(binder.source), set[str]()
-    here.names = list(rows.names)
+    here.take(rows.names)
     for item in stage.items:
         value = binder.value(item.value, rows)
         name = item.name
@@ -160,7 +182,7 @@ def _extend(binder: Binder, stage: Extend, rows: Bound) -> Bound:
         else:
             columns.append(column)
             values.append(value)
-            here.names.append(name)
+            here.take((name,))
     kinds = tuple(column.kind for column in columns)
     return Bound(rows=tree.Map(rows=rows.rows, values=tuple(values), kinds=kinds), columns=tuple(columns))
 

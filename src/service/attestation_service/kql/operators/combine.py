@@ -105,7 +105,7 @@ def _join(binder: Binder, stage: Join, left: Bound) -> Bound:
     columns, kinds = left.columns, left.rows.kinds
     if stage.flavour not in ONE_SIDED:
         names = Names(binder.source)
-        names.names = list(left.names)
+        names.take(left.names)
         for column in right.columns:
             names.add_derived(column.name)
         added = zip(names.names[len(left.names) :], right.columns, strict=True)
@@ -170,6 +170,7 @@ def _union(binder: Binder, stage: Union, rows: Bound) -> Bound:
         wanted += [(name, name if len(kinds) == 1 else f"{name}_{kind}", kind) for kind in kinds]
     if not wanted:
         raise binder.source.invalid(stage.place, "no column is in all of them")
+    binder.means(len(parts) * len(wanted), stage.place)
     columns = [Column(name=shown, kind=kind) for _, shown, kind in wanted]
     made = [_columns_of(part, wanted) for part in parts]
     if stage.source_column is not None:

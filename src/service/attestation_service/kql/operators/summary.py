@@ -44,12 +44,21 @@ class _Summary:
         self.before: list[tree.Value] = []
         self.keys: list[int] = []
         self.aggregations: list[tree.Aggregation] = []
+        self._places: dict[tree.Aggregation, int] = {}
+        self._columns: dict[tree.Value, int] = {}
 
     def column(self, value: tree.Value) -> int:
         """Have a value computed for each row; return its column."""
-        if value not in self.before:
+        if value not in self._columns:
+            self._columns[value] = len(self.before)
             self.before.append(value)
-        return self.before.index(value)
+        return self._columns[value]
+
+    def key(self, value: tree.Value) -> None:
+        """Group by a value."""
+        self._columns.setdefault(value, len(self.before))
+        self.keys.append(len(self.before))
+        self.before.append(value)
 
     def aggregate(self, call: syntax.Call) -> tree.Value:
         """Have an aggregate computed; return it as a value, whose column is moved past the keys at the end."""
@@ -76,6 +85,7 @@ class _Summary:
         taken: list[tuple[str | None, syntax.Expression, tree.Value]] = [(None, call.arguments[0], best)]
         for each in call.arguments[1:]:
             if isinstance(each, syntax.Star):
+                self.binder.means(len(self.rows.columns), each.place)
                 grouped = [self.before[key] for key in self.keys]
                 named = name_of(call.arguments[0])
                 taken += [
@@ -97,9 +107,10 @@ class _Summary:
         ]
 
     def _add(self, aggregation: tree.Aggregation) -> tree.Ref:
-        if aggregation not in self.aggregations:
+        if aggregation not in self._places:
+            self._places[aggregation] = len(self.aggregations)
             self.aggregations.append(aggregation)
-        return tree.Ref(index=len(self.keys) + self.aggregations.index(aggregation), kind=aggregation.kind)
+        return tree.Ref(index=len(self.keys) + self._places[aggregation], kind=aggregation.kind)
 
     def _arguments(self, call: syntax.Call, least: int, most: int | None) -> None:
         count = len(call.arguments)
@@ -132,8 +143,7 @@ def _meaning(binder: Binder, stage: Summarize, rows: Bound) -> Bound:
             )
         _named(names, item)
         # Two keys may be the same value; each is a column.
-        summary.before.append(value)
-        summary.keys.append(len(summary.before) - 1)
+        summary.key(value)
         values.append(tree.Ref(index=len(values), kind=value.kind))
     for item in stage.aggregates:
         call = item.value
