@@ -109,6 +109,8 @@ def test_who_agrees_reads_the_fingerprint_at_the_machine(committee: tuple[Dashbo
     bob = _person(committee, "bob")
     assert waiting.ek_fingerprint not in bob.page(path)
     assert waiting.ek_fingerprint not in bob.page(f"{path}/agree")
+    by_link = bob.page(f"{path}/agree?fingerprint={waiting.ek_fingerprint}")
+    assert f'value="{waiting.ek_fingerprint}"' not in by_link
     assert bob.act(f"{path}/agree").status_code == 422
     assert bob.act(f"{path}/agree", fingerprint="0" * 16).status_code == 422
     assert _status(committee, waiting) == "pending_approval"

@@ -100,6 +100,12 @@ def test_who_approves_has_logged_in_lately(dashboard: Dashboard) -> None:
     assert _status(dashboard, waiting.machine_id) == "pending_approval"
 
 
+def _hidden(page: str, name: str) -> str:
+    found = re.search(rf'name="{name}" value="([0-9a-f]+)"', page)
+    assert found is not None, page
+    return found[1]
+
+
 def test_a_machine_that_changed_meanwhile_is_not_approved(dashboard: Dashboard) -> None:
     """What was decided about is what was shown."""
     waiting, alice = dashboard.machine(1), dashboard.browser()
@@ -109,12 +115,16 @@ def test_a_machine_that_changed_meanwhile_is_not_approved(dashboard: Dashboard) 
         f"/inbox/{waiting.machine_id}/approve", data=form | {"role": "worker-app", "cluster_id": "default"}
     )
     assert answer.status_code == 409
+    assert "has changed since you saw it" in answer.text
+    now = {name: _hidden(answer.text, name) for name in ("_shown", "_key", "seen")}
+    # What a page does not show may have changed too.
+    unseen = form | now | {"role": "worker-app", "cluster_id": "default", "seen": form["seen"]}
+    answer = alice.post(f"/inbox/{waiting.machine_id}/approve", data=unseen)
+    assert answer.status_code == 409
     assert "something new since you saw it" in answer.text
     assert _status(dashboard, waiting.machine_id) == "pending_approval"
     # What is shown then is what it is now; whoever presses the button once more has seen it.
-    found = re.search(r'name="seen" value="([0-9a-f]+)"', answer.text)
-    assert found is not None
-    again = form | {"seen": found[1], "role": "worker-app", "cluster_id": "default"}
+    again = unseen | {name: _hidden(answer.text, name) for name in now}
     assert alice.post(f"/inbox/{waiting.machine_id}/approve", data=again).status_code == 303
 
 

@@ -189,6 +189,7 @@ def test_the_file_of_an_expression_has_the_same_machines_and_cells(
     assert "export.csv?where=true" in alice.page("/machines?where=true")
 
 
+@pytest.mark.threat("T279")
 def test_several_are_locked_after_one_question(dashboard: Dashboard) -> None:
     """It names them before, does it to each, and says of each what became of it."""
     made = [_attested(dashboard, seed, hostname=f"m-{seed}") for seed in (1, 2)]
@@ -207,6 +208,13 @@ def test_several_are_locked_after_one_question(dashboard: Dashboard) -> None:
         page = auditor.page(f"/audit/{entry[1]}")
         assert machine.machine_id in page
         assert ">lock<" in page
+    # Neither a link nor a form that names others than the page did locks those.
+    third = _attested(dashboard, 3, hostname="m-3")
+    form = alice.form(f"/machines/lock?machine={third.machine_id}&machines={made[0].machine_id}")
+    assert form["machines"] == third.machine_id
+    fourth = _attested(dashboard, 4, hostname="m-4")
+    assert alice.post("/machines/lock", data=form | {"machines": fourth.machine_id}).status_code == 409
+    assert set(_names(alice.page("/machines?status=locked"))) == {"m-1", "m-2"}
     # They are locked already: the question is not asked.
     assert alice.get(path).status_code == 422
     assert alice.get("/machines/lock").status_code == 422

@@ -1,12 +1,15 @@
 """Acts: told before they are done, confirmed, done once, and told afterwards with the audit entry's number (R22).
 
 serve ── GET: what it will do, its fields, a button
-      └─ POST: 1 the typed name  2 a login of lately  3 the act, under its key  4 what it did
+      └─ POST: 1 as it was shown  2 the typed name  3 a login of lately  4 the act, under its key  5 what it did
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
+import hashlib
 import hmac
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +37,10 @@ T = TypeVar("T")
 KEY: Final = re.compile(r"[0-9a-f]{32}")
 KEY_FIELD: Final = "_key"
 TYPED_FIELD: Final = "_typed"
+SHOWN_FIELD: Final = "_shown"
+CHANGED: Final = (
+    "What this page said has changed since you saw it. Look at it as it is now; press again if you want it."
+)
 LONGEST_VALUE: Final = 1 << 20
 ASK_SECONDS: Final = 10.0
 """So long we ask what became of an act whose answer was lost: a person waits, and presses again."""
@@ -78,6 +85,7 @@ class Act:
         back: Path of the page to go to afterwards, or where somebody thinks better of it.
         fields: What to fill in.
         facts: What to look at before, label and value each: identifiers that are compared.
+        moving: Likewise, but what changes by itself while one looks: it keeps nobody from pressing the button.
         typed: What must be typed letter by letter, a hostname for example; None asks for nothing.
         dangerous: It cannot be undone.
         shown_once: A secret in the answer, which the next page shows and no other.
@@ -91,9 +99,15 @@ class Act:
     back: str
     fields: Sequence[Field] = ()
     facts: Sequence[tuple[str, str]] = ()
+    moving: Sequence[tuple[str, str]] = ()
     typed: str | None = None
     dangerous: bool = False
     shown_once: Callable[[Any], str] | None = None
+
+    @property
+    def shown_facts(self) -> Sequence[tuple[str, str]]:
+        """Return all facts, as they stand on the page."""
+        return (*self.facts, *self.moving)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,7 +169,13 @@ def _serve(make: Callable[[], Act], pressed: Pressed, *, fresh: bool) -> Respons
         # Asked for again exactly as it was: about another state, or with other words, it would be another act.
         act, values = pressed.unsure
         form = replace(_sent(act), values=dict(values))
-    # 1. What must be typed was typed. The page asks for it too, but whoever sends this need not have a page.
+    # 1. It is what somebody saw. Machines change while one reads, and what a form carries unseen may name others.
+    if pressed.unsure is None and not hmac.compare_digest(
+        request.form.get(SHOWN_FIELD, "").encode(), shown(act).encode()
+    ):
+        _renewed(act, form).fault = CHANGED
+        return _ask(act, form, fresh=fresh, status=409)
+    # 2. What must be typed was typed. The page asks for it too, but whoever sends this need not have a page.
     if act.typed is not None and not hmac.compare_digest(
         request.form.get(TYPED_FIELD, "").strip().encode(), act.typed.encode()
     ):
@@ -165,10 +185,10 @@ def _serve(make: Callable[[], Act], pressed: Pressed, *, fresh: bool) -> Respons
             form.faults[each.name] = "This is needed."
     if form.faults:
         return _ask(act, form, fresh=fresh, status=422)
-    # 2. Who decides proved lately who they are: an unlocked computer is not enough.
+    # 3. Who decides proved lately who they are: an unlocked computer is not enough.
     if fresh and pressed.unsure is None and not is_fresh():
         return _log_in_again(form)
-    # 3. It is done once, however often the button is pressed.
+    # 4. It is done once, however often the button is pressed.
     entries = g.entries = _Entries()
     client = api(Acts(keys=keys_of(form.key), on_entry=entries.numbers.append, ask_seconds=ASK_SECONDS))
     try:
@@ -202,7 +222,7 @@ def _serve(make: Callable[[], Act], pressed: Pressed, *, fresh: bool) -> Respons
         pressed.unsure = None
         status = e.status if isinstance(e, APIError) else 409 if isinstance(e, Conflict) else 422
         return _ask(act, _refused(act, form, e), fresh=fresh, status=status)
-    # 4. It says what it did, and where that is written.
+    # 5. It says what it did, and where that is written.
     notice = _told(act, answer, entries)
     pressed.did, pressed.unsure = (notice, act.back), None
     session().tell(notice)
@@ -214,8 +234,7 @@ def _begun(act: Act) -> _Form:
     kept = session().resumed.get(request.args.get("resume", ""))
     if kept is not None:
         values |= {name: kept[name] for name in values if name in kept}
-    else:
-        values |= {name: request.args[name] for name in values if name in request.args}
+    # An address fills nothing in: whoever sent the link would have typed what its reader is to type, or to choose.
     return _Form(values=values, key=new_base())
 
 
@@ -236,9 +255,23 @@ def _ask(act: Act, form: _Form, *, fresh: bool, status: int = 200) -> Response:
         asks_again=fresh and not is_fresh(),
         key_field=KEY_FIELD,
         typed_field=TYPED_FIELD,
+        shown_field=SHOWN_FIELD,
+        shown=shown(act),
         resumed="resume" in request.args and request.method == "GET",
     )
     return make_response(page, status)
+
+
+def shown(act: Act) -> str:
+    """Return a digest of what the page of *act* says: SHA-256, 64 hex."""
+    said_there = (
+        act.title,
+        act.button,
+        *act.will,
+        *(f"{label}: {value}" for label, value in act.facts),
+        *(f"{each.name}: {each.label} {each.help}" for each in act.fields),
+    )
+    return hashlib.sha256(json.dumps(said_there).encode()).hexdigest()
 
 
 def _log_in_again(form: _Form) -> Response:
@@ -264,7 +297,11 @@ def _refused(act: Act, form: _Form, error: RequestInvalid | Conflict) -> _Form:
     form.fault = clean(str(error))
     if isinstance(error, APIError):
         _faulty(act, form, ((each.field, each.message) for each in error.errors))
-    # Nothing was done: what is sent next is another act, about what is shown now.
+    return _renewed(act, form)
+
+
+def _renewed(act: Act, form: _Form) -> _Form:
+    """Make of a form with which nothing was done one for another act, about what is shown now."""
     form.key = new_base()
     form.values |= {each.name: each.value for each in act.fields if each.kind == "hidden"}
     return form

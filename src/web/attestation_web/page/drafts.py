@@ -31,11 +31,11 @@ def change_draft(name: str, values: Mapping[str, str]) -> None:
 
 
 def drafted(field: str) -> str:
-    """Return *field* of the form that is being filled in: as sent, or of the draft of this address."""
+    """Return *field* of the form that is being filled in: as sent, or of the draft of this address, never of a link."""
     if request.method == "POST":
         return request.form.get(field, "").strip()
     for key in (DRAFT, RESUME):
         found = draft_of(request.args.get(key, ""))
         if found is not None:
             return found.get(field, "")
-    return request.args.get(field, "")
+    return ""

@@ -216,7 +216,7 @@ def save() -> Act:
             Field(name="name", label="Name", needed=True, help=NAME_PATTERN_HELP),
             Field(name="description", label="What it answers"),
             Field(name="shared", label="Share it with everybody who may ask", kind="check"),
-            Field(name="q", label="Query", kind="area", needed=True),
+            Field(name="q", label="Query", kind="area", value=text, needed=True),
         ],
         do=lambda client, filled: client.save_query(
             filled["name"],

@@ -199,6 +199,7 @@ def redeliver(machine_id: str) -> Act:
 def labels(machine_id: str) -> Act:
     """Write labels."""
     m = api().machine(machine_id)
+    written = ",".join(f"{key}={value}" for key, value in sorted(m.labels.items()))
 
     def write(client: Any, filled: Mapping[str, str]) -> MachineDetail:
         wanted = parse_selector(filled["labels"]) if "labels" in filled else {}
@@ -206,8 +207,8 @@ def labels(machine_id: str) -> Act:
             set={key: value or "" for key, value in wanted.items() if m.labels.get(key) != (value or "")},
             remove=sorted(m.labels.keys() - wanted.keys()),
         )
-        written: MachineDetail = client.label(machine_id, request)
-        return written
+        answer: MachineDetail = client.label(machine_id, request)
+        return answer
 
     return _act(
         m,
@@ -217,11 +218,12 @@ def labels(machine_id: str) -> Act:
             "Its labels are as they stand here; what you take out is taken off.",
             "No decision rests on them.",
         ],
+        facts=[*_facts(m), ("Labels now", written or "none")],
         fields=[
             Field(
                 name="labels",
                 label="Labels",
-                value=",".join(f"{key}={value}" for key, value in sorted(m.labels.items())),
+                value=written,
                 help="Keys and values with commas between: rack=4,site=ams.",
             )
         ],
@@ -418,11 +420,8 @@ def release(machine_id: str) -> Act:
     """Let a machine that waits have its disk key."""
     m = api().machine(machine_id)
     waits = next((w for w in api().ask(kms.KMS.holds).waiting if w.machine_id == machine_id), None)
-    asked = (
-        "it does not wait"
-        if waits is None
-        else f"{waits.source_ip}, at {waits.last_at:%Y-%m-%d %H:%M:%S} UTC"
-    )
+    asked = "it does not wait" if waits is None else waits.source_ip
+    last = [] if waits is None else [("Asked last", f"{waits.last_at:%Y-%m-%d %H:%M:%S} UTC")]
     return _act(
         m,
         title=f"Release the disk key of {called(m)}",
@@ -433,6 +432,7 @@ def release(machine_id: str) -> Act:
             VOTES,
         ],
         facts=[*_facts(m), ("Asked last from", asked)],
+        moving=last,
         fields=[
             Field(
                 name="uses",

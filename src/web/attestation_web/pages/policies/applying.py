@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from flask import redirect, request, url_for
 
 from attestation.client.policy_words import place_words
-from attestation_web.page import Act, Field, api, needs, render
+from attestation_web.page import Act, Field, api, drafted, needs, render
 from attestation_web.pages.policies.area import (
     ROLES,
     SCOPE_WORDS,
@@ -50,7 +50,7 @@ def activate_where() -> Response:
 def activate(scope: str, subject: str) -> Act:
     """Let a version apply somewhere."""
     where = place_of(scope, subject)
-    name, policy = place_words(*where), request.values.get("policy", "")
+    name, policy = place_words(*where), drafted("policy") or request.args.get("policy", "")
     applies = applied_at(api().policies(), *where)
     return Act(
         title=f"Activate {policy or 'a policy'} for {name}",
