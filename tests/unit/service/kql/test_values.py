@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attestation_service import kql
 from attestation_service.kql import Kind
+from attestation_service.kql.sqlite_functions import has
 from tests.fixtures.queries import Run
 
 NULL = "long(null)"
@@ -141,3 +145,19 @@ def test_values_of_an_answer() -> None:
             (Kind.LONG, None),
         )
     ] == [True, "1969-12-31T23:59:59.999999Z", "1.02:03:04.5670000", {"a": 1.5}, "", None]
+
+
+@given(st.text("ab. ", max_size=200), st.text("ab.", max_size=4))
+def test_a_term_is_found_where_it_stands(text: str, term: str) -> None:
+    """With no letter or digit beside it, also where it overlaps itself."""
+    edge = "[a-z0-9]"
+    before = f"(?<!{edge})" if re.match(edge, term) else ""
+    behind = f"(?!{edge})" if re.search(f"{edge}$", term) else ""
+    assert has(text, term) == bool(re.search(before + re.escape(term) + behind, text))
+
+
+@pytest.mark.threat("T262")
+@pytest.mark.timeout(60)
+def test_a_long_term_that_overlaps_itself_is_looked_for_in_one_pass() -> None:
+    """A function of ours is not interrupted: what takes hours would hold its place for as long."""
+    assert not has("a" * 400_000, "a" * 200_000)
