@@ -19,13 +19,14 @@ from attestation.extension import QueryTable
 from attestation.machines import Trust
 from attestation.results import Verdict
 from attestation.store import Found, LookUp, Tx
+from attestation.store.lookups import VALUE_BYTES
 from attestation.store.lookups_postgres import PostgresLooker
 from attestation.store.lookups_sqlite import SQLiteLooker
 from attestation.store.tables import Base, MachineRow, OutboxRow, table_of
 from attestation_service import kql
 from attestation_service.auth import Duty
 from attestation_service.context.identity import Right
-from attestation_service.kql import postgresql
+from attestation_service.kql import postgresql, sql
 from attestation_service.query import catalog, handlers, saved
 from attestation_service.query.views import views
 from tests.contract.store_samples import (
@@ -367,6 +368,26 @@ async def test_what_takes_too_long_is_told(asking: Asking, monkeypatch: pytest.M
     assert (answer.status_code, code(answer)) == (503, "query-timeout")
     monkeypatch.setattr(handlers, "SECONDS", 60)
     assert await asking.rows("Machines | count") == [[100]]
+
+
+@pytest.mark.threat("T262")
+async def test_no_text_is_made_longer_and_longer(asking: Asking) -> None:
+    """Neither by putting it behind itself, nor by escaping it, nor by a number of a hundred thousand digits."""
+    await asking.service.store.write(lambda tx: tx.machines.add(a_machine(hostname='say "a"')))
+    twice = "| extend x = strcat(" + ",".join(["x"] * 30) + ")"
+    for longer in (
+        "Machines | extend x = strcat(hostname, machine_id)" + twice * 4,
+        "Machines | extend x = hostname" + "| extend x = tostring(split(x, 'no'))" * 18,
+    ):
+        answer = await asking("POST", "", VIEWER, {"query": f"{longer} | project n = strlen(x)"})
+        assert (answer.status_code, code(answer)) == (422, "query-failed"), answer.text
+    # What it makes of less is the same as ever.
+    few = "Machines | extend x = strcat(hostname, machine_id)" + twice * 2 + " | project strlen(x)"
+    ((length,),) = await asking.rows(few, VIEWER)
+    assert length == (len('say "a"') + 36) * 900
+    digits = "Machines | project x = tostring(parse_json(strcat('[', '1e100000,', '1e100000', ']')))"
+    assert await asking.rows(digits, VIEWER) == [["[1e100000,1e100000]"]]
+    assert await asking.rows(digits.replace("100000", "3"), VIEWER) == [["[1000,1000]"]]
 
 
 @pytest.mark.threat("T262")
@@ -730,3 +751,8 @@ def test_the_examples_of_the_help_are_queries() -> None:
     seen = catalog.catalog(EVERY, NOW)
     for query in shown:
         kql.analyse(query, seen, at=NOW)
+
+
+def test_the_longest_text_is_the_same_on_both_databases() -> None:
+    """SQLite is set to it, PostgreSQL is asked."""
+    assert sql.MOST_BYTES == VALUE_BYTES

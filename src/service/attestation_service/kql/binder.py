@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from attestation_service.kql import regex, syntax, times, tree
 from attestation_service.kql.aggregates import AGGREGATES
+from attestation_service.kql.expressions import LONGEST_CHAIN
 from attestation_service.kql.functions import FUNCTIONS
 from attestation_service.kql.kinds import Catalog, Column, Kind, Place
 from attestation_service.kql.source import Source
@@ -299,6 +300,10 @@ class Binder:
                     else (*parameters[:-1], *tail, parameters[-1])
                 )
             most = len(parameters)
+            if count > LONGEST_CHAIN and not function.is_operator:
+                raise self.source.invalid(
+                    written.mark, f"{function.name} takes at most {LONGEST_CHAIN} arguments, found {count}"
+                )
         if not least <= count <= most:
             expected = (
                 f"at least {least}"

@@ -7,7 +7,7 @@ cast would refuse is made null before it, inside the cast: PostgreSQL computes c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import sqlalchemy as sa
@@ -17,7 +17,17 @@ from sqlalchemy.sql.elements import BindParameter, ColumnClause, Grouping
 from attestation_service.kql import regex, times
 from attestation_service.kql.kinds import Kind
 from attestation_service.kql.lexer import MOST, REAL_LEAST, REAL_MOST
-from attestation_service.kql.sql import BOUNDS, SQL, TYPES, Argument, Dialect, constant, infix, raw
+from attestation_service.kql.sql import (
+    BOUNDS,
+    MOST_BYTES,
+    SQL,
+    TYPES,
+    Argument,
+    Dialect,
+    constant,
+    infix,
+    raw,
+)
 
 FUNCTIONS = """\
 CREATE FUNCTION kql_json(value text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
@@ -42,6 +52,10 @@ $$;
 _TEXT, _LONG, _REAL, _NUMERIC = TYPES[Kind.STRING], TYPES[Kind.LONG], TYPES[Kind.REAL], sa.Numeric()
 _BESIDE = r"[^a-z0-9\u0080-\U0010ffff]"
 """What may stand beside a whole term."""
+
+
+_LONG_NUMBER = r"(^|[\[,:[:space:]])[0-9.-]+[eE][+-]?0*[1-9][0-9]{3}"
+"""A number in JSON with more digits than one has here; `json_text` refuses it too."""
 
 
 class PostgreSQL(Dialect):
@@ -316,6 +330,30 @@ class PostgreSQL(Dialect):
         """Ask the regular expressions of PostgreSQL, for what they mean as RE2 does."""
         return infix("~", self._c(text), sa.literal(regex.to_postgresql(pattern), _TEXT), TYPES[Kind.BOOL])
 
+    def joined(self, texts: Sequence[SQL]) -> SQL:
+        """Join all at once: in pairs, each pair would be a copy of all before it."""
+        return self._held(sa.func.concat(*(sa.cast(each, _TEXT) for each in texts), type_=_TEXT))
+
+    def _held(self, text: SQL) -> SQL:
+        """End the query at a text that is too long, as SQLite does: made longer and longer, it would fill the memory.
+
+        Of a number that is none the server says what stands there; no text of a query does.
+        """
+        said = f"a text of more than {MOST_BYTES:,} bytes"
+        return self.once(
+            text,
+            lambda t: sa.case(
+                (sa.func.octet_length(t) > constant(MOST_BYTES), self._refused(t, said)),
+                else_=t,
+            ),
+        )
+
+    @staticmethod
+    def _refused(text: SQL, said: str) -> SQL:
+        # With nothing of the text in front of it: the server would compute a constant before it looks at the CASE.
+        words = sa.func.concat(sa.func.left(text, 0), raw(f"'{said}'"))
+        return sa.cast(sa.cast(words, sa.Integer()), _TEXT)
+
     def split(self, text: SQL, separator: SQL, index: SQL | None) -> SQL:
         """Make a list of what stands between separators."""
 
@@ -329,12 +367,21 @@ class PostgreSQL(Dialect):
                 parts = Grouping(sa.type_coerce(parts, ARRAY(sa.Text())))[at:at]
             return sa.cast(sa.func.to_json(parts), _TEXT)
 
-        return self.once(text, written)
+        return self._held(self.once(text, written))
 
     def parse_json(self, text: SQL) -> SQL:
         """Parse, or make a string of it."""
-        value = self._json(sa.func.nullif(text, raw("''"), type_=_TEXT))
-        return self._not_null(value)
+        number = raw(f"'{_LONG_NUMBER}'")
+
+        def written(t: SQL) -> SQL:
+            # A few characters would stand for a hundred thousand digits each.
+            value = sa.case(
+                (self._c(t).op("~")(number), sa.func.to_jsonb(t, type_=JSONB())),
+                else_=self._json(sa.func.nullif(t, raw("''"), type_=_TEXT)),
+            )
+            return self._held(self._not_null(value))
+
+        return self.once(sa.cast(text, _TEXT), written)
 
     def member(self, value: SQL, key: str | int) -> SQL:
         """Take a member."""

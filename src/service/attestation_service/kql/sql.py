@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, ClassVar, TypeAlias
@@ -115,6 +115,10 @@ class Function:
         return not self.name[0].isalpha() or self.name in OPERATOR_WORDS
 
 
+MOST_BYTES = 512 << 10
+"""Longest text that a query may make: SQLite is set to it, PostgreSQL is asked at each function that makes longer ones.
+"""
+
 OPERATOR_WORDS = frozenset(
     {
         *("and", "or", "in", "in~", "between", "has", "has_all", "has_any", "matches regex"),
@@ -193,6 +197,13 @@ class Dialect(ABC):
     @abstractmethod
     def matches(self, text: SQL, pattern: str) -> SQL:
         """Tell whether a regular expression, checked by `regex`, is found in *text*."""
+
+    def joined(self, texts: Sequence[SQL]) -> SQL:
+        """Write texts one after the other."""
+        joined, *more = texts
+        for each in more:
+            joined = joined.concat(each)
+        return joined
 
     @abstractmethod
     def split(self, text: SQL, separator: SQL, index: SQL | None) -> SQL:

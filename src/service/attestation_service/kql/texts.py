@@ -28,10 +28,7 @@ def text_or_empty(dialect: Dialect, value: Argument) -> SQL:
 
 
 def _strcat(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
-    joined = text_or_empty(dialect, arguments[0])
-    for each in arguments[1:]:
-        joined = joined.concat(text_or_empty(dialect, each))
-    return joined
+    return dialect.joined([text_or_empty(dialect, each) for each in arguments])
 
 
 def _split(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
