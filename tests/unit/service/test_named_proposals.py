@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -98,6 +100,34 @@ async def test_what_was_changed_since_it_was_shown_is_not_agreed_to(committee: C
     assert [v["operator_cn"] for v in await committee.votes(node)] == ["anna"]
     # What is overtaken stands in nobody's way.
     assert (await committee.ask("bernd", "POST", path, GRANTED)).status_code == 202
+
+
+@pytest.mark.threat("T179")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"subject": "machine of somebody else"},
+        {"action": "unlock"},
+        {"role": "worker-app"},
+        {"hostname": "w-3"},
+        {"machine_id": None},
+        {"proposal": lambda kept: kept.replace("cp-1", "w-3")},
+    ],
+    ids=str,
+)
+async def test_a_row_that_says_something_else_than_its_votes_is_void(
+    committee: Committee, changed: dict[str, Any]
+) -> None:
+    """Who writes to the database has no page tell the second voter of another act than the first one voted for."""
+    await proposed(committee)
+    (column, value), *_ = changed.items()
+    with closing(sqlite3.connect(committee.service.directory / "machines.db")) as db, db:
+        if callable(value):
+            ((kept,),) = db.execute("SELECT proposal FROM approvals")
+            value = value(kept)
+        db.execute(f"UPDATE approvals SET {column} = ?", (value,))
+    (shown,) = await committee.waiting()
+    assert (shown["overtaken"], shown["approvals_received"], shown["voters"]) == (["record"], 0, [])
 
 
 async def _withdrawn(board: Committee, path: str, body: Any, digest: str) -> None:

@@ -137,26 +137,7 @@ class Proposal:
     @property
     def subject(self) -> str:
         """Return what it is about, in words for operators."""
-        if self.action in (POLICY_ASSIGN, POLICY_UNASSIGN):
-            return _policy_words(self.terms)
-        if EXTENSION in self.action:
-            told = [f"{name} {value}" for name, value in self.terms.items()]
-            return ", ".join([f"machine {self.machine_id}", *told] if self.machine_id else told)
-        if self.action == TRUST_CERTIFICATE:
-            return f"{self.terms['role']} of {self.terms['vendor']}, SHA-256 {self.terms['sha256']}"
-        if self.action == CA_ROTATION:
-            return _rotation_words(self.terms)
-        if self.action == CA_REVOCATION:
-            return f"revocation of certificate {self.terms['serial']} of {self.terms['subject']}"
-        if self.action == OPERATOR_CERTIFICATE:
-            return f"certificate of {self.terms['duty']} {self.terms['name']}"
-        if self.action == REPLACE:
-            return f"machine {self.machine_id} in place of machine {self.terms['replaces']}"
-        if self.machine_id is not None:
-            return f"machine {self.machine_id}"
-        if self.action == REGISTRATION_TOKEN:
-            return f"registration token for {self.role}, {self.terms['uses']} uses"
-        return f"allow-list, {self.terms['entries']} entries, {self.terms['replaces']} of them replaced"
+        return subject_of(self.action, self.machine_id, self.role, self.terms)
 
     def canonical(self) -> bytes:
         """Return the bytes that a vote binds: canonical JSON of every member, null where absent."""
@@ -172,6 +153,32 @@ class Proposal:
     def digest(self) -> str:
         """Return the SHA-256 of the canonical bytes, 64 lower-case hex."""
         return hashlib.sha256(self.canonical()).hexdigest()
+
+
+def subject_of(
+    action: str, machine_id: str | None, role: str | None, terms: Mapping[str, str | int | None]
+) -> str:
+    """Return what a proposal of these members is about, in words for operators."""
+    if action in (POLICY_ASSIGN, POLICY_UNASSIGN):
+        return _policy_words(terms)
+    if EXTENSION in action:
+        told = [f"{name} {value}" for name, value in terms.items()]
+        return ", ".join([f"machine {machine_id}", *told] if machine_id else told)
+    if action == TRUST_CERTIFICATE:
+        return f"{terms['role']} of {terms['vendor']}, SHA-256 {terms['sha256']}"
+    if action == CA_ROTATION:
+        return _rotation_words(terms)
+    if action == CA_REVOCATION:
+        return f"revocation of certificate {terms['serial']} of {terms['subject']}"
+    if action == OPERATOR_CERTIFICATE:
+        return f"certificate of {terms['duty']} {terms['name']}"
+    if action == REPLACE:
+        return f"machine {machine_id} in place of machine {terms['replaces']}"
+    if machine_id is not None:
+        return f"machine {machine_id}"
+    if action == REGISTRATION_TOKEN:
+        return f"registration token for {role}, {terms['uses']} uses"
+    return f"allow-list, {terms['entries']} entries, {terms['replaces']} of them replaced"
 
 
 def of_machine(

@@ -5,12 +5,14 @@ things and who may take part. Votes are counted and used up under the write lock
 second voters exactly one finds the quorum complete.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -42,6 +44,7 @@ from attestation.machines.dual_control import (
     about,
     differences,
     overtaken,
+    subject_of,
     tally,
 )
 from attestation.store import Approval, Tx
@@ -303,6 +306,9 @@ def overtaken_by(tx: Tx, approval: Approval, settings: Settings) -> tuple[str, .
     """
     proposal = json.loads(approval.proposal)
     terms = proposal["terms"]
+    # Who writes the database could have pages say something else than what votes bind.
+    if not _is_as_voted(approval, proposal):
+        return ("record",)
     if approval.action in (POLICY_ASSIGN, POLICY_UNASSIGN):
         now = tx.policies.assigned(terms["scope"], terms["subject"])
         return () if terms["replaces"] == (now and now.policy) else ("replaces",)
@@ -317,6 +323,15 @@ def overtaken_by(tx: Tx, approval: Approval, settings: Settings) -> tuple[str, .
         after = replace(machine, role=approval.role, cluster_id=proposal["cluster_id"])
         measured = policy.measured(tx, after, settings)
     return overtaken(proposal, machine, measured)
+
+
+def _is_as_voted(approval: Approval, proposal: Mapping[str, Any]) -> bool:
+    """Tell whether what is kept of a vote, and shown, is what its digest binds."""
+    if hashlib.sha256(approval.proposal.encode()).hexdigest() != approval.proposal_digest:
+        return False
+    shown = ("action", "machine_id", "role", "hostname", "assigned_ip")
+    told = subject_of(proposal["action"], proposal["machine_id"], proposal["role"], proposal["terms"])
+    return approval.subject == told and all(getattr(approval, name) == proposal[name] for name in shown)
 
 
 def quoted(name: str) -> str:
