@@ -30,6 +30,7 @@ from attestation_service.border.life import Life
 from attestation_service.border.middleware import Border
 from attestation_service.border.room import Room
 from attestation_service.border.tls import ServerTLS
+from attestation_service.border.understanding import Understanding
 from attestation_service.context import logs
 from attestation_service.entitlements import names
 from attestation_service.keys import crypto_policy, known_keys
@@ -38,7 +39,6 @@ from attestation_service.operators.acts import ActStore
 from attestation_service.pki import Revocation
 from attestation_service.pki.delegates import PURPOSE
 from attestation_service.process import dispatch, maintenance, weakenings
-from attestation_service.query.understanding import Understanding
 from attestation_service.reports.routes import reports
 from attestation_service.resources import Resources
 from attestation_service.routers import HOT, ONLY_NAMED, ROUTERS

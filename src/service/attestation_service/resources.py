@@ -20,9 +20,9 @@ from attestation_service.authority import Authority
 from attestation_service.border.bodies import Parser
 from attestation_service.border.life import Life
 from attestation_service.border.room import Room
+from attestation_service.border.understanding import Understanding
 from attestation_service.context.request import AccessTokens, ClientCertificates, Revocations, ServiceAccounts
 from attestation_service.keys.service_keys import KeyHolder, ServiceKeys
-from attestation_service.query.understanding import Understanding
 from attestation_service.settings import Settings
 from attestation_service.storage.chores import Chores
 from attestation_service.storage.write_probe import WriteProbe

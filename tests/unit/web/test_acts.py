@@ -207,6 +207,14 @@ def test_who_may_not_is_refused_by_the_page_too(dashboard: Dashboard, rights: tu
     assert calls == []
 
 
+@pytest.mark.threat("T274")
+def test_what_was_filled_in_comes_back_as_text(dashboard: Dashboard) -> None:
+    """And never becomes markup."""
+    page = dashboard.browser().act("/toy/plain", role='"><script>alert(1)</script>').text
+    assert "<script>alert" not in page
+    assert "&#34;&gt;&lt;script&gt;alert(1)" in page
+
+
 @pytest.mark.threat("T279")
 def test_an_address_fills_nothing_in(dashboard: Dashboard) -> None:
     """Whoever sends a link chooses nothing for who opens it: what is to be typed, or goes with the form unseen."""
