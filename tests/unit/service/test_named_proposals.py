@@ -113,7 +113,7 @@ async def test_what_was_changed_since_it_was_shown_is_not_agreed_to(committee: C
         {"machine_id": None},
         {"proposal": lambda kept: kept.replace("cp-1", "w-3")},
     ],
-    ids=str,
+    ids=lambda changed: next(iter(changed)),
 )
 async def test_a_row_that_says_something_else_than_its_votes_is_void(
     committee: Committee, changed: dict[str, Any]

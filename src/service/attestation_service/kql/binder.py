@@ -47,6 +47,10 @@ class OperatorOfRows(Protocol):
         """Say what a stage means for the rows that come in."""
 
 
+_LONG_WINDED = frozenset({"has", "!has", "has_any", "has_all"})
+_WORDS = 20
+"""Each term of these is as much for a database to read as so many columns."""
+
 AggregateHook = Callable[[syntax.Call], tree.Value]
 
 
@@ -268,6 +272,8 @@ class Binder:
             shown = " and ".join(kinds)
             name = written.name[0] if written.name in ("-1", "+1") else written.name
             raise self.source.invalid(written.mark, f"{name} is not defined for {shown}")
+        if function.name in _LONG_WINDED:
+            self.means(_WORDS * len(fitted), written.mark)
         if function.name == "matches regex":
             self._check_pattern(fitted[1], listed[1].place)
         if function.name in ("now", "ago"):

@@ -65,6 +65,7 @@ def test_nothing_is_passed_over() -> None:
         + "".join(f"let a{i} = a{i - 1} + a{i - 1};" for i in range(1, 30))
         + "T | extend x = a29",
         "let a = j.b.c; T | where n in (" + ",".join(["a"] * 3000) + ")",
+        "T | where s has_all (" + ",".join(["'a'"] * 300) + ")",
         "T | extend x = strcat(" + ",".join(["s"] * 101) + ")",
         "union " + ",".join(["T"] * 1000),
         "let u = T;" + "let v = T | join kind=inner u on n;" + "union " + ",".join(["v"] * 500),
