@@ -403,13 +403,18 @@ async def test_two_run_at_once(asking: Asking, monkeypatch: pytest.MonkeyPatch) 
     for looker in (PostgresLooker, SQLiteLooker):
         monkeypatch.setattr(looker, "look_up", hold)
     count = {"query": "Machines | count"}
-    running = [asyncio.ensure_future(asking("POST", "", VIEWER, count)) for _ in range(2)]
+    running = [asyncio.ensure_future(asking("POST", "", VIEWER, count))]
     try:
-        for _ in running:
-            assert await asyncio.to_thread(begun.acquire, timeout=60)
-        third = await asking("POST", "", OPERATOR, count)
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+        # One person does not take both places.
+        again = await asking("POST", "", VIEWER, count)
+        running.append(asyncio.ensure_future(asking("POST", "", OPERATOR, count)))
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+        third = await asking("POST", "", OPERATOR | AUDITOR, count)
     finally:
         go_on.set()
+    assert (again.status_code, code(again)) == (503, "queries-busy")
+    assert "a query of yours is running" in again.json()["detail"]
     assert (third.status_code, code(third)) == (503, "queries-busy")
     assert "2 queries are running already" in third.json()["detail"]
     assert [each.status_code for each in await asyncio.gather(*running)] == [200, 200]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from attestation.errors import QueriesBusy
 
@@ -23,6 +23,7 @@ class Understanding:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="queries")
         self._waiting: Counter[str] = Counter()
+        self._looking: set[str] = set()
 
     async def of(self, who: str, work: Callable[[], T]) -> T:
         """Return what *work* makes of a text of *who*.
@@ -38,6 +39,26 @@ class Understanding:
         finally:
             self._waiting[who] -= 1
             self._waiting += Counter()  # who waits for nothing is forgotten
+
+    async def one_of(self, who: str, look_up: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what *look_up* finds; of *who* one is under way at a time, or one person would take every place.
+
+        Raises:
+            QueriesBusy: One of theirs is.
+        """
+        if who in self._looking:
+            raise QueriesBusy("a query of yours is running already: ask again when it is done")
+        self._looking.add(who)
+
+        def over(task: asyncio.Task[T]) -> None:
+            self._looking.discard(who)
+            if not task.cancelled():
+                task.exception()  # whoever waited is told; where nobody does any more, it is nobody's
+
+        task = asyncio.create_task(look_up())
+        # Who goes away has a place for as long as the database works on it.
+        task.add_done_callback(over)
+        return await asyncio.shield(task)
 
     def close(self) -> None:
         """Begin nothing any more."""

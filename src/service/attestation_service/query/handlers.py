@@ -67,7 +67,7 @@ async def run(request: QueryRequest, *, res: Res, operator: OperatorDep) -> Quer
         QueryInvalid: It is no query, or names what does not exist; with line and column.
         QueryTimeout: It was not done in time.
         QueryFailed: The database does not compute it.
-        QueriesBusy: As many as may run at once do.
+        QueriesBusy: As many as may run at once do, or one of the caller's.
         RateLimited: The caller asks too often.
         Forbidden: Who is no auditor wants it explained.
     """
@@ -83,20 +83,19 @@ async def run(request: QueryRequest, *, res: Res, operator: OperatorDep) -> Quer
     plan, statement = await res.understanding.of(lasting(operator), understood)
     # Before it runs: what cannot be written down is not looked up.
     await res.store.write(lambda tx: _record(tx, request.query, operator, at))
-    found = await res.store.look_up(
-        LookUp(
-            sql=statement.sql,
-            parameters=statement.parameters,
-            columns=len(plan.columns),
-            # Of its own parts too SQLite asks, where rows are only counted.
-            reads=catalog.reads(seen, plan.tables) | {(part, "") for part in statement.parts},
-            functions=BUILT_IN,
-            rows=request.rows,
-            size_bytes=ANSWER_BYTES,
-            seconds=SECONDS,
-            explain=request.explain,
-        )
+    wanted = LookUp(
+        sql=statement.sql,
+        parameters=statement.parameters,
+        columns=len(plan.columns),
+        # Of its own parts too SQLite asks, where rows are only counted.
+        reads=catalog.reads(seen, plan.tables) | {(part, "") for part in statement.parts},
+        functions=BUILT_IN,
+        rows=request.rows,
+        size_bytes=ANSWER_BYTES,
+        seconds=SECONDS,
+        explain=request.explain,
     )
+    found = await res.understanding.one_of(lasting(operator), lambda: res.store.look_up(wanted))
     explanation = None
     if request.explain:
         steps = [" ".join(str(value) for value in row) for row in found.rows]
