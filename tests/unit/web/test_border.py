@@ -227,6 +227,7 @@ def _sent(*messages: dict[str, Any]) -> tuple[list[MutableMapping[str, Any]], li
         await send({"type": "http.response.start", "status": 204, "headers": []})
 
     asyncio.run(bodies.Bodies(app)({"type": "http"}, receive, send))
+    assert waiting == []
     return answers, read
 
 
@@ -237,17 +238,22 @@ def test_a_body_is_read_whole_before_it_takes_a_thread(monkeypatch: pytest.Monke
     answers, read = _sent(more | {"body": b"a=1"}, {"type": "http.request", "body": b"&b=2"})
     assert read == [b"a=1&b=2"]
     assert answers[0]["status"] == 204
-    answers, read = _sent(*[more | {"body": b"x" * (1 << 20)}] * 4)
+    end: dict[str, Any] = {"type": "http.request", "body": b""}
+    answers, read = _sent(*[more | {"body": b"x" * (1 << 20)}] * 4, end)
     assert (read, answers[0]["status"]) == ([], 413)
+    # It is read to its end, or a browser that still sends would be cut off, and say nothing of why.
+    assert b"at most 2 MiB" in answers[1]["body"]
     # However many send long ones, they have a size together; a form of ordinary length is read all the same.
     monkeypatch.setattr(bodies, "MOST_LARGE_BYTES", 1 << 20)
-    answers, read = _sent(*[more | {"body": b"x" * (1 << 20)}] * 2)
+    answers, read = _sent(*[more | {"body": b"x" * (1 << 20)}] * 2, end)
     assert (read, answers[0]["status"]) == ([], 503)
     answers, read = _sent(more | {"body": b"x" * (1 << 20)}, {"type": "http.request", "body": b""})
     assert answers[0]["status"] == 204
     monkeypatch.setattr(bodies, "MOST_LARGE_BYTES", 0)
     answers, read = _sent({"type": "http.request", "body": b"x" * bodies.SMALL_BYTES})
     assert answers[0]["status"] == 204
+    # Who leaves in the middle sent half a form, which does nothing.
+    assert _sent(more | {"body": b"a=1"}, {"type": "http.disconnect"})[1] == []
     monkeypatch.setattr(bodies, "SECONDS", 0.05)
     answers, read = _sent(more | {"body": b"a=1"})
     assert (read, answers[0]["status"]) == ([], 408)

@@ -12,7 +12,13 @@ SMALL_BYTES: Final = 64 << 10
 """Forms are; all connections may send one at the same time."""
 MOST_LARGE_BYTES: Final = 64 << 20
 """What is longer has this together: strangers send it too."""
+MOST_DROPPED_BYTES: Final = 32 << 20
 SECONDS: Final = 20.0
+WORDS: Final = {
+    408: f"This did not arrive within {SECONDS:.0f} seconds. Nothing was done.\n",
+    413: f"This is too long: at most {LONGEST_BYTES >> 20} MiB are read. Nothing was done. Go back, and send less.\n",
+    503: "Too much is being sent at the same time. Nothing was done. Try again in a moment.\n",
+}
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -61,16 +67,27 @@ class Bodies:
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                return None
+                # Half a form is none: nothing is done with it, and nobody reads why.
+                return 408
             before = _beyond(body)
             body += message.get("body", b"")
             self._large += _beyond(body) - before
-            if len(body) > LONGEST_BYTES:
-                return 413
-            if self._large > MOST_LARGE_BYTES:
-                return 503
+            refused = 413 if len(body) > LONGEST_BYTES else 503 if self._large > MOST_LARGE_BYTES else None
+            if refused is not None:
+                self._large -= _beyond(body)
+                body.clear()
+                return await self._dropped(receive, message, refused)
             if not message.get("more_body", False):
                 return None
+
+    @staticmethod
+    async def _dropped(receive: Receive, message: Message, refused: int) -> int:
+        """Read on to the end and drop it: a browser that is still sending reads no answer."""
+        dropped = 0
+        while message.get("more_body", False) and dropped < MOST_DROPPED_BYTES:
+            message = await receive()
+            dropped += len(message.get("body", b""))
+        return refused
 
 
 def _beyond(body: bytearray) -> int:
@@ -78,6 +95,12 @@ def _beyond(body: bytearray) -> int:
 
 
 async def _refuse(send: Send, status: int) -> None:
-    headers = [(b"content-length", b"0"), (b"connection", b"close")]
+    words = WORDS[status].encode()
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"cache-control", b"no-store"),
+        (b"content-length", b"%d" % len(words)),
+        (b"connection", b"close"),
+    ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+    await send({"type": "http.response.body", "body": words})
