@@ -213,6 +213,24 @@ def test_who_has_left_takes_no_thread_and_who_waits_too_long_is_told(monkeypatch
     asyncio.run(run())
 
 
+def test_there_are_no_more_connections_than_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some are kept for the service, the provider and our own; who may not ask has as many as usual."""
+    limit = (200, 4096)
+    monkeypatch.setattr("resource.getrlimit", lambda _: limit)
+    assert connections.most() == 200 - connections.FILES_OF_OURS
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr("resource.setrlimit", lambda _, wanted: asked.append(wanted))
+    connections.ask_for_files()
+    assert asked == [(4096, 4096)]
+
+    def forbidden(*_: object) -> Any:
+        raise PermissionError("not permitted")
+
+    monkeypatch.setattr("resource.getrlimit", forbidden)
+    assert connections.most() == connections.MOST
+    connections.ask_for_files()
+
+
 def test_where_it_serves_is_told_once_it_does() -> None:
     """With the port that was free."""
     told: list[int] = []

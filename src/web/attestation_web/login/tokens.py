@@ -170,7 +170,8 @@ def verify_identity(
     seconds = number_claim(claims, "auth_time")
     authenticated_at = None if seconds is None else min(datetime.fromtimestamp(seconds, UTC), at)
     if fresh_since is not None and (authenticated_at is None or authenticated_at < fresh_since - LEEWAY):
-        raise TokenInvalid("the provider was asked for a new login and did not make one (auth_time)")
+        late = "" if authenticated_at is None else "; or its clock is behind that of this computer"
+        raise TokenInvalid(f"the provider was asked for a new login and did not make one (auth_time){late}")
     acr = text_claim(claims, "acr")
     if fresh_since is not None and acr_values and acr not in acr_values:
         raise TokenInvalid("the provider did not log in as strongly as was asked for (acr)")
