@@ -37,6 +37,7 @@ MOST_REQUESTS: Final = 25
 BAR: Final = f"p95 < {BAR_SECONDS * 1000:.0f} ms, <= {MOST_REQUESTS} requests to the API"
 ALICE: Final = "alice"
 START_SECONDS: Final = 120
+VERIFY_SECONDS: Final = 300
 CHOSEN: Final = 20
 """Machines that one form is about: as many as there may be."""
 
@@ -274,12 +275,17 @@ def _spot_check(here: Running) -> None:
 
     What is written in bulk is worth nothing as a measure where the service would refuse it.
     """
-    with OperatorClient(f"http://127.0.0.1:{here.server.port}", fleet.ADMIN_TOKEN) as client:
+    url = f"http://127.0.0.1:{here.server.port}"
+    with OperatorClient(url, fleet.ADMIN_TOKEN) as client:
         for entry_id in (1, 4_711, crowd.ENTRIES // 2, crowd.ENTRIES):
             inclusion(client, entry_id, None)
-        found = client.verify_audit()
-    assert found.valid, found.error
-    assert found.entries >= crowd.ENTRIES
+    # Where other work runs beside it, it takes longer than a client of ours waits.
+    headers = {"Authorization": f"Bearer {fleet.ADMIN_TOKEN}"}
+    found = httpx.get(
+        f"{url}/api/v1/audit/verify", headers=headers, timeout=VERIFY_SECONDS, trust_env=False
+    ).json()
+    assert found["valid"], found
+    assert found["entries"] >= crowd.ENTRIES, found
 
 
 def _measurement(name: str, found: Loads) -> Measurement:
