@@ -237,8 +237,9 @@ def test_who_may_not_is_refused_each(scene: Scene, rights: tuple[str, ...]) -> N
 
 @pytest.mark.threat("T276")
 def test_a_page_that_only_prepares_an_act_takes_the_right_to_act(scene: Scene) -> None:
-    """The editor, the dry run, learning, the ceremony's first step: who may not act has nothing to prepare."""
-    forms = ("/policies/edit", "/policies/learn", "/policies/try", "/trust/add", "/trust/verify")
+    """The editor, the dry run, learning, the ceremony's first step, an archive: who may not act prepares nothing."""
+    forms = tuple(f"/policies/{name}" for name in ("edit", "learn", "try"))
+    forms += tuple(f"/trust/{name}" for name in ("add", "verify", "collateral/import"))
     posts = {
         rule.rule
         for rule in scene.there.app.url_map.iter_rules()
@@ -246,12 +247,13 @@ def test_a_page_that_only_prepares_an_act_takes_the_right_to_act(scene: Scene) -
         and rule.endpoint not in ACTS
         and not rule.endpoint.startswith("login.")
     }
-    assert posts == {*forms, "/account/theme"}
+    assert posts == {*forms, "/account/theme", "/audit/compare"}
     for rights in (VIEWER, AUDITOR):
         vera = scene.there.browser("vera", rights=rights)
         for path in (*forms, "/policies/activate", "/policies/try/x"):
             assert vera.get(path).status_code == 403, path
-        for path in forms:
+        reads_the_log = () if "audit" in rights else ("/audit/compare",)
+        for path in (*forms, *reads_the_log):
             assert vera.post(path, data={FIELD: signature(vera.session.key, path)}).status_code == 403, path
 
 
@@ -286,6 +288,7 @@ def test_who_may_not_is_offered_nothing(scene: Scene, rights: tuple[str, ...]) -
         "/policies/activate",
         "/trust/add",
         "/trust/verify",
+        "/trust/collateral/import",
     )
     for path, page in pages.items():
         read = Reader(page)
