@@ -18,7 +18,7 @@ import pytest
 
 from attestation.keys import create_kek
 from attestation.machines import Status
-from attestation.store import Tx
+from attestation.store import SavedQuery, Tx
 from attestation_web.border import in_time
 from attestation_web.page import several
 from attestation_web.pages.machines import export, listing
@@ -109,6 +109,50 @@ def test_an_expression_finds_machines_and_reaches_no_further(dashboard: Dashboar
     both = "(status == 'attested') and (hostname == 'a-1') or ((false))"
     assert _names(alice.page("/machines?where=" + quote(both))) == ["a-1"]
     assert 'name="where"' not in _browser(dashboard, "read").page("/machines")
+
+
+def test_an_expression_of_another_site_is_read_before_it_is_asked(dashboard: Dashboard) -> None:
+    """A link elsewhere writes no query into the audit under the name of who follows it; ours, and a bookmark, do."""
+    _attested(dashboard, 1, hostname="a-1")
+    alice, auditor = dashboard.browser(), dashboard.browser("vera", rights=AUDITOR)
+    elsewhere = {"Sec-Fetch-Site": "cross-site"}
+    page = alice.get("/machines?where=true", headers=elsewhere).text
+    assert "came by a link from elsewhere" in page
+    assert 'value="true"' in page
+    assert _names(page) == []
+    answer = alice.get("/machines/export.csv?where=true", headers=elsewhere)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/machines?where=true")
+    assert "No entry fits." in auditor.page("/audit?action=query")
+    assert _names(alice.get("/machines?where=true", headers={"Sec-Fetch-Site": "none"}).text) == ["a-1"]
+    assert "No entry fits." not in auditor.page("/audit?action=query")
+
+
+def test_operators_end_views_of_others(dashboard: Dashboard) -> None:
+    """A shared one: by the page of queries, which leads back. Who may not act is not offered it."""
+    at = dashboard.service.clock.now()
+    kept = SavedQuery(
+        owner="issuer#anna",
+        owner_cn="anna",
+        name="mornings",
+        query="status=attested&sort=-last_result_at",
+        description="first of all",
+        shared=True,
+        created_at=at,
+        updated_at=at,
+        kind="view",
+    )
+    dashboard.service.app.state.resources.store.write_sync(lambda tx: tx.saved_queries.put(kept))
+    alice, vera = dashboard.browser(), dashboard.browser("vera", rights=VIEWER)
+    page = alice.page("/machines/views")
+    assert "mornings" in vera.page("/machines/views")
+    assert "/query/shared/" not in vera.page("/machines/views")
+    assert "mornings" not in alice.page("/query")
+    take = re.search(r'href="(/query/shared/\d+/take-over)"', page)
+    assert take is not None
+    answer = alice.act(take[1])
+    assert answer.headers["Location"] == "/machines/views"
+    assert "mornings is yours." in alice.page("/machines/views")
+    assert "/query/shared/" not in alice.page("/machines/views")
 
 
 def test_a_view_is_kept_and_opened_without_a_script(dashboard: Dashboard) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar
 
-from flask import Blueprint, make_response, render_template
+from flask import Blueprint, make_response, render_template, request
 from werkzeug.wrappers import Response
 
 from attestation.errors import Forbidden
@@ -90,6 +90,14 @@ def demand(right: str | None) -> None:
     if not may(right):
         names = ", ".join(whoami().roles) or "none"
         raise Forbidden(f"to {RIGHTS.get(right or '', 'do this')} takes another role than yours ({names})")
+
+
+def asked_here() -> bool:
+    """Return True where the person asked: by our form or link, an address that they typed, or a bookmark.
+
+    A query is written into the audit under their name: a link on another site asks nothing.
+    """
+    return request.headers.get("Sec-Fetch-Site", "same-origin") in ("same-origin", "none")
 
 
 def needs(right: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

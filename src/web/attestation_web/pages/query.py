@@ -22,6 +22,7 @@ from attestation.errors import (
     Unavailable,
 )
 from attestation_web.page import Act, Field, Page, api, now, render
+from attestation_web.page.area import asked_here
 from attestation_web.page.plots import plot_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 ROWS: Final = (100, 500, 1000)
 """Of a page; a CSV has as many as the service gives."""
 NAME_PATTERN_HELP: Final = "Letters, digits, dot, underscore and hyphen; at most 63."
-OURS: Final = frozenset(("same-origin", "none"))
 
 page: Final = Page(__name__, title="Query", place=80, right="query")
 
@@ -141,7 +141,7 @@ def show() -> Response:
     checked: QueryValidation | None = None
     wrong: Wrong | None = None
     refused = ""
-    asks = _asks()
+    asks = asked_here()
     if text and "check" in request.args:
         checked = client.validate_query(text)
         wrong = _wrong(text, checked.error)
@@ -175,7 +175,7 @@ def results() -> Response:
     """Give the rows that the query of the address answers, as many as the service gives at once."""
     text = _text()
     # A link on another site opens the editor and asks nothing: a query is written into the audit under one's name.
-    if not text or not _asks():
+    if not text or not asked_here():
         return redirect("/query?" + urlencode({"q": text}), 303)
     found = api().query(text, rows=MAX_QUERY_ROWS)
     lines = [csv_line(each.name for each in found.columns)]
@@ -301,11 +301,6 @@ def _text() -> str:
 def _rows() -> int:
     asked = request.args.get("rows", type=int)
     return asked if asked in ROWS else ROWS[0]
-
-
-def _asks() -> bool:
-    """True where the person asked: by our form, an address that they typed, or a bookmark."""
-    return request.headers.get("Sec-Fetch-Site", "same-origin") in OURS
 
 
 def _run(client: OperatorClient, text: str, rows: int) -> tuple[QueryResult | None, Wrong | None, str]:

@@ -11,13 +11,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from flask import Response as FlaskResponse
-from flask import stream_with_context
+from flask import redirect, request, stream_with_context
 
 from attestation.api.operations import OperatorAPI
 from attestation.client.csv_line import csv_line
 from attestation.clock import rfc3339
 from attestation.errors import Unavailable
 from attestation_web.page import api, now
+from attestation_web.page.area import asked_here
+from attestation_web.page.table import address
 from attestation_web.pages.machines.area import page
 from attestation_web.pages.machines.listing import asked_for, sort_of, where_of
 
@@ -60,6 +62,8 @@ def export() -> Response:
     """Stream the machines that fit into a file."""
     asked, client = asked_for(), api()
     if asked.where is not None:
+        if not asked_here():
+            return redirect(address("/machines", request.args.to_dict(flat=False)), 303)
         pages = _asked_pages(client, asked.where)
     else:
         pages = _listed_pages(client, asked.filters(), sort_of())

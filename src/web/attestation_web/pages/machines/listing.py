@@ -16,6 +16,7 @@ from attestation.client.text import clean
 from attestation.errors import AnswerNotKept, AttestationError, RequestInvalid
 from attestation.machines import Role, Status, Trust
 from attestation_web.page import Act, Column, Field, Values, api, may, one_of_several, render, table
+from attestation_web.page.area import asked_here
 from attestation_web.page.names import called
 from attestation_web.page.several import FIELD, all_of, chosen, those
 from attestation_web.page.table import Table, address
@@ -130,7 +131,10 @@ def show() -> Response:
     asked, fault = asked_for(), None
     wrong = list(asked.wrong)
     rows: Table
-    if asked.where is not None and may("query"):
+    waits = asked.where is not None and may("query") and not asked_here()
+    if waits:
+        rows = table(COLUMNS, ())
+    elif asked.where is not None and may("query"):
         rows, fault = _found(asked.where)
     else:
         try:
@@ -163,6 +167,7 @@ def show() -> Response:
         # What somebody typed is one line: the second of the query that we make of it.
         fault=None if fault is None else clean(str(fault)).removeprefix("line 2, "),
         wrong=wrong,
+        waits=waits,
         views=api().saved_queries("view").queries if may("query") else [],
         view=request.args.get("view", ""),
         keep=address("/machines/views/save", query, after=None, page=None, view=None),
