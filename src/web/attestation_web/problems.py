@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -74,6 +75,8 @@ _KINDS: tuple[tuple[type[AttestationError], int, str, str], ...] = (
 )  # fmt: skip
 
 
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+"""What a form of ours carries hidden, and nobody typed."""
 _AWAY: Final = (ServiceUnreachable, Unavailable, ProviderUnreachable, ProviderInvalid)
 """Before an act: what becomes of one is told by its page, and what nobody knows has words of its own."""
 
@@ -189,7 +192,7 @@ def _page(problem: Problem, detail: str, request_id: str | None = None) -> Respo
         to=_where_to(filled),
         kept=bool(filled) and known,
         # Nobody is here for whom it could be kept: they take it along.
-        filled={} if known else filled,
+        filled={} if known else {n: v for n, v in filled.items() if not _DIGEST.fullmatch(v)},
         known=known,
     )
     return make_response(page, problem.status, headers)

@@ -41,6 +41,7 @@ def test_a_session_that_is_over_loses_no_words(dashboard: Dashboard) -> None:
     assert "ordered in &lt;March&gt;</textarea>" in answer.text
     assert form["_form"] not in answer.text
     assert form["_key"] not in answer.text
+    assert form["seen"] not in answer.text
     assert _link(answer.text, "Log in") == f"/auth/login?to={path}"
     for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {}):
         assert "March" not in alice.post(path, data=form, headers=headers).text
