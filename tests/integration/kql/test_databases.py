@@ -241,3 +241,14 @@ DEEP = {
 def test_what_is_deep_is_answered(sqlite: Run, postgresql: Run, name: str) -> None:
     """At the limits of the language neither database runs out of what its parser or planner has."""
     _same(DEEP[name], sqlite, postgresql)
+
+
+def test_a_term_is_the_same_written_and_computed(sqlite: Run, postgresql: Run) -> None:
+    """Of a literal the pattern is made before the query, of another text by the database: they find the same."""
+    for term in (*HOSTILE, "", "a", "Ab-C", "é", "a.c", "漢", "_", "x y"):
+        text = f"T | project s, n, w = strcat(s2, {quoted(term)}) | extend x = strcat('-', {quoted(term)}, '.', s, w)"
+        written = f"{text} | project s has {quoted(term)}, x has {quoted(term)}, w has {quoted(term)}"
+        computed = (
+            f"{text} | extend t = strcat({quoted(term)}, tolower('')) | project s has t, x has t, w has t"
+        )
+        assert postgresql(written) == sqlite(written) == postgresql(computed) == sqlite(computed), term

@@ -215,13 +215,13 @@ def _ends(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
 
 def _has(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
     text, term = arguments
-    return dialect.has_term(text.sql, term.sql)
+    return dialect.has_term(text.sql, term)
 
 
 def _has_each(join: Callable[..., SQL]) -> Callable[[Dialect, tuple[Argument, ...]], SQL]:
     def build(dialect: Dialect, arguments: tuple[Argument, ...]) -> SQL:
         text, *terms = arguments
-        return join(*(dialect.has_term(text.sql, term.sql) for term in terms))
+        return join(*(dialect.has_term(text.sql, term) for term in terms))
 
     return build
 

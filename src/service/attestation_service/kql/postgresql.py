@@ -7,6 +7,7 @@ cast would refuse is made null before it, inside the cast: PostgreSQL computes c
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -52,6 +53,14 @@ $$;
 _TEXT, _LONG, _REAL, _NUMERIC = TYPES[Kind.STRING], TYPES[Kind.LONG], TYPES[Kind.REAL], sa.Numeric()
 _BESIDE = r"[^a-z0-9\u0080-\U0010ffff]"
 """What may stand beside a whole term."""
+_SMALL = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+
+
+def _whole_term(small: str) -> str:
+    """Return the pattern that finds a term, in small letters, beside which no letter or digit stands."""
+    begins, ends = (re.fullmatch(f"{_BESIDE}?", each) for each in (small[:1], small[-1:]))
+    inside = re.sub(f"({_BESIDE})", r"\\\1", small)
+    return ("()" if begins else f"(^|{_BESIDE})") + inside + ("" if ends else f"({_BESIDE}|$)")
 
 
 _LONG_NUMBER = r"(^|[\[,:[:space:]])[0-9.-]+[eE][+-]?0*[1-9][0-9]{3}"
@@ -300,31 +309,31 @@ class PostgreSQL(Dialect):
         """Compare the end."""
         return self.once(part, lambda p: sa.func.right(text, sa.func.length(p), type_=_TEXT) == p)
 
-    def has_term(self, text: SQL, term: SQL) -> SQL:
+    def has_term(self, text: SQL, term: Argument) -> SQL:
         """Find a whole term by a regular expression, in which every character of the term stands for itself."""
-        beside = raw(f"'{_BESIDE}'")
-        inside = raw(rf"'({_BESIDE})'")
+        small = self.lower(text)
 
-        def found(small: SQL) -> SQL:
-            begins = sa.func.left(small, 1).op("~")(raw(f"'^({_BESIDE}|$)'"))
-            ends = sa.func.right(small, 1).op("~")(raw(f"'^({_BESIDE}|$)'"))
-            pattern = sa.func.concat(
-                sa.case(
-                    (begins, raw("'()'")),
-                    else_=sa.func.concat(raw("'(^|'"), beside, raw("')'")),
-                ),
-                sa.func.regexp_replace(small, inside, raw(r"'\\\1'"), raw("'g'")),
-                sa.case(
-                    (ends, raw("''")),
-                    else_=sa.func.concat(raw("'('"), beside, raw("'|$)'")),
-                ),
-                type_=_TEXT,
-            )
+        def found(part: SQL, pattern: SQL) -> SQL:
             # What it is not in at all is seen without a pattern, many times as fast.
-            there = self.position(self.lower(text), small) > constant(0)
-            return Grouping(sa.and_(there, infix("~", self.lower(text), pattern, TYPES[Kind.BOOL])))
+            there = self.position(small, part) > constant(0)
+            return Grouping(sa.and_(there, infix("~", small, pattern, TYPES[Kind.BOOL])))
 
-        return self.once(self.lower(term), found)
+        if isinstance(term.constant, str):
+            part = term.constant.translate(_SMALL)
+            return found(sa.literal(part, _TEXT), sa.literal(_whole_term(part), _TEXT))
+        return self.once(self.lower(term.sql), lambda part: found(part, self._whole_term(part)))
+
+    def _whole_term(self, small: SQL) -> SQL:
+        """Write what `_whole_term` returns."""
+        beside, inside = raw(f"'{_BESIDE}'"), raw(rf"'({_BESIDE})'")
+        begins = sa.func.left(small, 1).op("~")(raw(f"'^({_BESIDE}|$)'"))
+        ends = sa.func.right(small, 1).op("~")(raw(f"'^({_BESIDE}|$)'"))
+        return sa.func.concat(
+            sa.case((begins, raw("'()'")), else_=sa.func.concat(raw("'(^|'"), beside, raw("')'"))),
+            sa.func.regexp_replace(small, inside, raw(r"'\\\1'"), raw("'g'")),
+            sa.case((ends, raw("''")), else_=sa.func.concat(raw("'('"), beside, raw("'|$)'"))),
+            type_=_TEXT,
+        )
 
     def matches(self, text: SQL, pattern: str) -> SQL:
         """Ask the regular expressions of PostgreSQL, for what they mean as RE2 does."""

@@ -191,7 +191,7 @@ class Dialect(ABC):
         """Tell whether a text ends with *part*."""
 
     @abstractmethod
-    def has_term(self, text: SQL, term: SQL) -> SQL:
+    def has_term(self, text: SQL, term: Argument) -> SQL:
         """Tell whether *term* is in *text* with no letter or digit beside it."""
 
     @abstractmethod

@@ -118,10 +118,11 @@ class SQLite(Dialect):
         """Compare the end."""
         return sa.func.kql_ends(text, part, type_=TYPES[Kind.BOOL])
 
-    def has_term(self, text: SQL, term: SQL) -> SQL:
+    def has_term(self, text: SQL, term: Argument) -> SQL:
         """Find a whole term; ask for it only where it stands at all, which SQLite sees ten times as fast."""
-        there = self.position(self.lower(text), self.lower(term)) > constant(0)
-        return Grouping(sa.and_(there, sa.func.kql_has(text, term, type_=TYPES[Kind.BOOL])))
+        small, part = self.lower(text), self.lower(term.sql)
+        there = self.position(small, part) > constant(0)
+        return Grouping(sa.and_(there, sa.func.kql_has(small, part, type_=TYPES[Kind.BOOL])))
 
     def matches(self, text: SQL, pattern: str) -> SQL:
         """Ask RE2, which needs time in proportion to the text whatever the pattern."""
