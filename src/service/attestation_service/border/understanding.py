@@ -23,7 +23,7 @@ class Understanding:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="queries")
         self._waiting: Counter[str] = Counter()
-        self._looking: set[str] = set()
+        self._looking: dict[str, list[asyncio.Task[Any]]] = {}
 
     async def of(self, who: str, work: Callable[[], T]) -> T:
         """Return what *work* makes of a text of *who*.
@@ -40,22 +40,30 @@ class Understanding:
             self._waiting[who] -= 1
             self._waiting += Counter()  # who waits for nothing is forgotten
 
-    async def one_of(self, who: str, look_up: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what *look_up* finds; of *who* one is under way at a time, or one person would take every place.
+    async def in_turn(self, who: str, look_up: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what *look_up* finds; those of *who* run one after the other, or one person would take every place.
 
         Raises:
-            QueriesBusy: One of theirs is.
+            QueriesBusy: Too many of theirs wait already.
         """
-        if who in self._looking:
-            raise QueriesBusy("a query of yours is running already: ask again when it is done")
-        self._looking.add(who)
+        before = self._looking.setdefault(who, [])
+        if len(before) >= OF_ONE:
+            raise QueriesBusy("queries of yours are running already: ask again when they are done")
+
+        async def turn(last: asyncio.Task[Any] | None) -> T:
+            if last is not None:
+                await asyncio.wait({last})
+            return await look_up()
 
         def over(task: asyncio.Task[T]) -> None:
-            self._looking.discard(who)
+            before.remove(task)
+            if not before:
+                self._looking.pop(who, None)
             if not task.cancelled():
                 task.exception()  # whoever waited is told; where nobody does any more, it is nobody's
 
-        task = asyncio.create_task(look_up())
+        task = asyncio.create_task(turn(before[-1] if before else None))
+        before.append(task)
         # Who goes away has a place for as long as the database works on it.
         task.add_done_callback(over)
         return await asyncio.shield(task)

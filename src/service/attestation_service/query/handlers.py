@@ -67,7 +67,7 @@ async def run(request: QueryRequest, *, res: Res, operator: OperatorDep) -> Quer
         QueryInvalid: It is no query, or names what does not exist; with line and column.
         QueryTimeout: It was not done in time.
         QueryFailed: The database does not compute it.
-        QueriesBusy: As many as may run at once do, or one of the caller's.
+        QueriesBusy: As many as may run at once do, or too many of the caller's wait.
         RateLimited: The caller asks too often.
         Forbidden: Who is no auditor wants it explained.
     """
@@ -95,7 +95,7 @@ async def run(request: QueryRequest, *, res: Res, operator: OperatorDep) -> Quer
         seconds=SECONDS,
         explain=request.explain,
     )
-    found = await res.understanding.one_of(lasting(operator), lambda: res.store.look_up(wanted))
+    found = await res.understanding.in_turn(lasting(operator), lambda: res.store.look_up(wanted))
     explanation = None
     if request.explain:
         steps = [" ".join(str(value) for value in row) for row in found.rows]
