@@ -59,12 +59,14 @@ def agreed(there: Estate, alice: Browser, bob: Browser) -> Agreed:
         assert "Where dual control asks for several people" in alice.page(path), path
         answer = alice.act(path, **filled)
         assert answer.status_code == 303, answer.text
-        told = Reader(alice.page(back)).text
+        shown = alice.page(back)
+        told = Reader(shown).text
         assert "Your vote counts: 1 of 2. Nothing has happened yet; 1 more must agree until" in told
         assert re.search(r"Audit entry\s+\d+", told)
         assert not is_done(), "one person did it alone"
-        proposal = re.search(r'href="(/approvals/[0-9a-f]{64})"', bob.page("/approvals"))
-        assert proposal
+        proposal = re.search(r'href="(/approvals/[0-9a-f]{64})">What they agree to', shown)
+        assert proposal, "the link for the second person"
+        assert proposal[1] in bob.page("/approvals")
         page = Reader(bob.page(proposal[1])).text
         assert "alice" in page
         answer = bob.act(f"{proposal[1]}/agree")
