@@ -858,5 +858,5 @@ def test_acts_of_extensions_are_gated_by_the_role_of_their_machine() -> None:
     assert of(machine, always=True).roles == of(None).roles == frozenset(Role)
     assert of(dataclasses.replace(machine, role=None)).roles == frozenset(Role)
     assert of(machine).digest() != of(machine, uses=2).digest()
-    assert of(machine).subject == f"machine {machine.machine_id}, uses 1, source_ip 192.0.2.1"
-    assert of(None).subject == "uses 1, source_ip 192.0.2.1"
+    assert of(machine).subject == f"machine {machine.machine_id}, source_ip 192.0.2.1, uses 1"
+    assert of(None).subject == "source_ip 192.0.2.1, uses 1"

@@ -162,7 +162,8 @@ def subject_of(
     if action in (POLICY_ASSIGN, POLICY_UNASSIGN):
         return _policy_words(terms)
     if EXTENSION in action:
-        told = [f"{name} {value}" for name, value in terms.items()]
+        # In the order of canonical JSON, in which they are read again: a row is compared with what its votes bind.
+        told = [f"{name} {value}" for name, value in sorted(terms.items())]
         return ", ".join([f"machine {machine_id}", *told] if machine_id else told)
     if action == TRUST_CERTIFICATE:
         return f"{terms['role']} of {terms['vendor']}, SHA-256 {terms['sha256']}"
