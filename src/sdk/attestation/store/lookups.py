@@ -103,15 +103,10 @@ class LookUps:
         if not self._free:
             raise QueriesBusy(f"{len(self._all)} queries are running already: ask again in a few seconds")
         looker = self._free.pop()
-        loop = asyncio.get_running_loop()
-
-        def run() -> Found:
-            try:
-                return looker.look_up(wanted)
-            finally:
-                self._free.append(looker)  # here: who asked may be gone, and it is busy until now
-
-        return await loop.run_in_executor(self._threads, run)
+        asked = self._threads.submit(looker.look_up, wanted)
+        # Not after the answer: who asked may be gone, before it is begun too, and it is busy until then.
+        asked.add_done_callback(lambda _: self._free.append(looker))
+        return await asyncio.wrap_future(asked)
 
     def close(self) -> None:
         """Refuse new ones, wait for what runs, close the connections."""
