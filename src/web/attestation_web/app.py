@@ -26,7 +26,7 @@ from attestation.text import clean_lines
 from attestation_web import navigation, problems
 from attestation_web.border import forms, headers, in_time
 from attestation_web.login import routes
-from attestation_web.login.current import EXTENSION, Web, may, session, session_or_none, web
+from attestation_web.login.current import EXTENSION, Web, asks_by_itself, may, session, session_or_none, web
 from attestation_web.login.openid import OpenID
 from attestation_web.login.sessions import Sessions
 from attestation_web.page import badges, names, theme, when
@@ -141,7 +141,8 @@ def _templates(app: Flask, settings: Settings) -> None:
         mine = session_or_none()
         return {
             "person": mine,
-            "told": mine.told if mine is not None else list,
+            # What an act did, and a secret that is shown once, is for a page that somebody looks at.
+            "told": list if mine is None or asks_by_itself() else mine.told,
             "theme": theme.chosen(request.cookies.get(theme.COOKIE)),
             "here": request.full_path.rstrip("?") if request.method == "GET" else request.path,
             "asked_at": web().now(),

@@ -26,7 +26,7 @@ from attestation.errors import (
 )
 from attestation_web.border.forms import is_ours
 from attestation_web.login.addresses import HOME, local
-from attestation_web.login.current import forget, session_or_none
+from attestation_web.login.current import asks_by_itself, forget, session_or_none
 from attestation_web.login.errors import FormForged, LoginTooOld, NotLoggedIn, TokenInvalid
 from attestation_web.logs import log
 
@@ -111,7 +111,7 @@ def install(app: Flask) -> None:
     @app.errorhandler(NotLoggedIn)
     def not_logged_in(error: NotLoggedIn) -> Response:
         # A poll of a page that is open somewhere: the page itself is loaded anew, and then asks.
-        if request.headers.get("HX-Request"):
+        if asks_by_itself():
             return make_response("", 401, {"HX-Refresh": "true"})
         # After the provider's answer it would go round in a circle.
         if request.method == "GET" and request.endpoint != "login.callback":

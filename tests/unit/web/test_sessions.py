@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,6 +14,7 @@ from attestation_web.login.sessions import (
     MOST_OF_ONE,
     MOST_RESUMED,
     MOST_RESUMED_CHARACTERS,
+    Notice,
     Session,
     Sessions,
     Tokens,
@@ -119,3 +123,45 @@ def test_forms_that_wait_are_few() -> None:
     # However long they are: together, too, they have a size.
     names = [session.keep({"n": "x" * (MOST_RESUMED_CHARACTERS // 2)}) for _ in range(MOST_RESUMED)]
     assert list(session.resumed) == names[-2:]
+    # What takes the place of one is counted likewise.
+    session.change(names[-2], {"n": "y" * MOST_RESUMED_CHARACTERS})
+    assert session.resumed == {names[-2]: {"n": "y" * MOST_RESUMED_CHARACTERS}}
+    session.change(names[-1], {"n": "z"})
+    assert list(session.resumed) == [names[-2]]
+
+
+@pytest.fixture
+def interleaved() -> Iterator[None]:
+    """Threads change places at almost every step."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_tabs_that_ask_at_the_same_time_lose_nothing(interleaved: None) -> None:
+    """Each notice is told once and each form kept, however the threads of one person's pages change places."""
+    for _ in range(40):
+        session, told, names = _session(), list[Notice](), list[str]()
+        begin = threading.Barrier(MOST_RESUMED)
+
+        def page(
+            number: int,
+            session: Session = session,
+            told: list[Notice] = told,
+            names: list[str] = names,
+            begin: threading.Barrier = begin,
+        ) -> None:
+            begin.wait()
+            session.tell(Notice(text=str(number)))
+            names.append(session.keep({"n": str(number)}))
+            told.extend(session.told())
+
+        threads = [threading.Thread(target=page, args=(n,)) for n in range(MOST_RESUMED)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        told.extend(session.told())
+        assert sorted(each.text for each in told) == [str(n) for n in range(MOST_RESUMED)]
+        assert session.resumed.keys() == set(names)

@@ -73,9 +73,15 @@ def session_or_none() -> Session | None:
     if "session" not in g:
         here = web()
         # A page that is left open asks for ever: nobody is there.
-        by_itself = "HX-Request" in request.headers
-        g.session = here.sessions.find(request.cookies.get(here.cookie, ""), here.now(), by_itself=by_itself)
+        g.session = here.sessions.find(
+            request.cookies.get(here.cookie, ""), here.now(), by_itself=asks_by_itself()
+        )
     return cast("Session | None", g.session)
+
+
+def asks_by_itself() -> bool:
+    """True where a page asks for a part of itself: nobody pressed anything, and nobody sees the rest of the answer."""
+    return "HX-Request" in request.headers
 
 
 def access_token() -> str:

@@ -98,7 +98,8 @@ class Session:
         notices: Not yet told.
         resumed: Forms that wait until somebody has logged in again, by a random name.
         pressed: Forms whose buttons were pressed, by address and key.
-        lock: Held while tokens are renewed (a refresh token is good once), and where forms are counted.
+        lock: Held while tokens are renewed: a refresh token is good once.
+        counting: Held while notices and forms are counted: pages in several tabs do that at the same time.
     """
 
     subject: str
@@ -114,28 +115,42 @@ class Session:
     resumed: dict[str, Mapping[str, str]] = field(default_factory=dict)
     pressed: dict[tuple[str, str], Pressed] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    counting: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, notice: Notice) -> None:
         """Have the next page tell *notice*."""
-        self.notices = [*self.notices, notice][-MOST_NOTICES:]
+        with self.counting:
+            self.notices = [*self.notices, notice][-MOST_NOTICES:]
 
     def told(self) -> list[Notice]:
         """Return what is to be told, once."""
-        notices, self.notices = self.notices, []
-        return notices
+        with self.counting:
+            notices, self.notices = self.notices, []
+            return notices
 
     def keep(self, form: Mapping[str, str]) -> str:
         """Keep *form* until they come back, and return its name."""
         name = secrets.token_urlsafe(16)
-        kept = dict(list({**self.resumed, name: dict(form)}.items())[-MOST_RESUMED:])
+        with self.counting:
+            self._keep(name, form)
+        return name
+
+    def change(self, name: str, form: Mapping[str, str]) -> None:
+        """Keep *form* in the place of the one called *name*; nothing happens where that is not kept any more."""
+        with self.counting:
+            if name in self.resumed:
+                self._keep(name, form)
+
+    def _keep(self, name: str, form: Mapping[str, str]) -> None:
+        others = {each: kept for each, kept in self.resumed.items() if each != name}
+        kept = dict(list({**others, name: dict(form)}.items())[-MOST_RESUMED:])
         while len(kept) > 1 and sum(map(_characters, kept.values())) > MOST_RESUMED_CHARACTERS:
             del kept[next(iter(kept))]
         self.resumed = kept
-        return name
 
     def press(self, path: str, key: str) -> Pressed:
         """Return what is known of the form with *key* at *path*, whose button is pressed now."""
-        with self.lock:
+        with self.counting:
             found = self.pressed.get((path, key), Pressed())
             self.pressed = dict(list({**self.pressed, (path, key): found}.items())[-MOST_PRESSED:])
             return found

@@ -25,9 +25,7 @@ def draft_of(name: str) -> Mapping[str, str] | None:
 
 def change_draft(name: str, values: Mapping[str, str]) -> None:
     """Put *values* in the place of the draft *name*; nothing happens where it is not kept any more."""
-    mine = session()
-    if name in mine.resumed:
-        mine.resumed[name] = dict(values)
+    session().change(name, values)
 
 
 def drafted(field: str) -> str:
