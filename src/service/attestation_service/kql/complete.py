@@ -16,6 +16,7 @@ from attestation_service.kql.operators.table import OPERATORS
 from attestation_service.kql.plan import analyse
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z", re.ASCII)
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*+'|\"(?:[^\"\\]|\\.)*+\"")
 _LATEST = datetime(2000, 1, 1, tzinfo=UTC)
 MOST_TRIES = 10
 """Beginnings of a text that are read for the columns at the cursor; each costs as much as a query."""
@@ -118,5 +119,5 @@ def _columns_before(text: str, catalog: Catalog) -> tuple[Column, ...]:
 
 def _inside_string(text: str) -> bool:
     """Tell whether a text ends inside of a string or a comment on its last line."""
-    line = re.sub(r"'(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\"", "", text.rpartition("\n")[2])
+    line = _STRING.sub("", text.rpartition("\n")[2])
     return "'" in line or '"' in line or "//" in line

@@ -78,6 +78,7 @@ def test_a_statement_has_nothing_of_the_text() -> None:
         ("T | where tol", "tolower"),
         ("T | join kind=inner (T | where ", "i"),
         ("let a = 1; ", "T"),
+        (r"T | where s == 'a\'b' and ", "i"),
     ],
 )
 def test_completion(text: str, first: str) -> None:
