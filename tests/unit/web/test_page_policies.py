@@ -135,9 +135,23 @@ def test_a_place_without_machines_says_nothing_of_a_policy(dashboard: Dashboard)
     alice = dashboard.browser()
     _stored(alice, _text())
     form = alice.form("/policies/try") | {"policy": "workers@1", "scope": "cluster", "subject": "empty"}
-    page = alice.page(_place(alice.post("/policies/try", data=form).headers["Location"]))
+    here = _place(alice.post("/policies/try", data=form).headers["Location"])
+    page = alice.page(here)
     assert "There is no machine there." in page
     assert "No machine would newly fail" not in page
+    assert "Back to the editor" not in page
+
+
+def test_a_text_that_is_tried_stays_beside_its_dry_run(dashboard: Dashboard) -> None:
+    """It leads back to the editor, however often the page is loaded: no load takes the place of another draft."""
+    alice = dashboard.browser()
+    form = alice.form("/policies/try") | {"document": _text(), "scope": "fleet", "subject": ""}
+    here = _place(alice.post("/policies/try", data=form).headers["Location"])
+    for _ in range(3):
+        found = re.search(r'href="([^"]+)">Back to the editor', alice.page(here))
+        assert found is not None
+        assert "name: workers" in alice.page(html.unescape(found[1]))
+    assert len(alice.session.resumed) == 1
 
 
 def test_a_policy_is_learned_looked_at_and_stored(dashboard: Dashboard) -> None:

@@ -24,13 +24,14 @@ AT_ONCE: Final = 200
 MOST_KEPT: Final = 200
 SUMS: Final = ("judged", "passed", "failed", "undecided", "without_evidence", "reported", "recovering")
 TRIAL: Final = "trial"
+DOCUMENT: Final = "document"
+"""What the editor calls the text that is tried: it finds it in the same draft."""
 
 
 class Trial(BaseModel):
     """A dry run under way: what is asked, and the sum of the pages so far."""
 
     request: PolicyTestRequest
-    text: str = ""
     policy: str = ""
     sha256: str = ""
     machines: int = 0
@@ -106,7 +107,7 @@ def begin() -> Response:
         )
     except ValueError:
         raise RequestInvalid("choose a version that is stored, or write one") from None
-    draft = keep_draft({TRIAL: Trial(request=asked, text=text).model_dump_json()})
+    draft = keep_draft({TRIAL: Trial(request=asked).model_dump_json(), DOCUMENT: text})
     return redirect(url_for(".run", draft=draft, step=0), 303)
 
 
@@ -123,7 +124,7 @@ def run(draft: str) -> Response:
     trial = Trial.model_validate_json(kept[TRIAL])
     if not trial.ended and request.args.get("step", type=int) == trial.pages:
         trial.add(api().test_policy(trial.request))
-        change_draft(draft, {TRIAL: trial.model_dump_json()})
+        change_draft(draft, {**kept, TRIAL: trial.model_dump_json()})
     asked = trial.request
     return render(
         "policies/trial.html",
@@ -131,6 +132,6 @@ def run(draft: str) -> Response:
         draft=draft,
         place=place_words(asked.scope, asked.subject),
         stored=asked.policy,
-        text_draft=keep_draft({"document": trial.text}) if trial.ended and trial.text else None,
+        text_draft=draft if kept[DOCUMENT] else None,
         most=MOST_KEPT,
     )
