@@ -108,7 +108,12 @@ def test_an_expression_finds_machines_and_reaches_no_further(dashboard: Dashboar
     assert "more than one condition" in alice.page("/machines?where=" + quote("true) | take 1 | where (true"))
     both = "(status == 'attested') and (hostname == 'a-1') or ((false))"
     assert _names(alice.page("/machines?where=" + quote(both))) == ["a-1"]
+    # Who may not ask is not offered it, nor shown other machines than the address says.
     assert 'name="where"' not in _browser(dashboard, "read").page("/machines")
+    refused = _browser(dashboard, "read").page("/machines?where=false")
+    assert "takes another role than yours" in refused
+    assert "Not known." in refused
+    assert _names(refused) == []
 
 
 def test_an_expression_of_another_site_is_read_before_it_is_asked(dashboard: Dashboard) -> None:
@@ -241,6 +246,7 @@ def test_several_are_locked_after_one_question(dashboard: Dashboard) -> None:
     path = "/machines/lock?" + "&".join(f"machine={m.machine_id}" for m in made)
     page = alice.page(path)
     assert all(m.machine_id in page for m in made)
+    later = alice.form(path)
     assert alice.act(path).status_code == 303
     told = alice.page("/machines?status=locked")
     assert "m-1: done; m-2: done" in told
@@ -259,7 +265,11 @@ def test_several_are_locked_after_one_question(dashboard: Dashboard) -> None:
     fourth = _attested(dashboard, 4, hostname="m-4")
     assert alice.post("/machines/lock", data=form | {"machines": fourth.machine_id}).status_code == 409
     assert set(_names(alice.page("/machines?status=locked"))) == {"m-1", "m-2"}
-    # They are locked already: the question is not asked.
+    # They are locked already: nothing is done, and nothing says that it was.
+    answer = alice.post("/machines/lock", data=later)
+    assert answer.status_code == 409
+    assert "This was not done." in answer.text
+    # The question is not asked either.
     assert alice.get(path).status_code == 422
     assert alice.get("/machines/lock").status_code == 422
     many = "&".join(f"machine={n}" for n in range(several.MOST_AT_ONCE + 1))

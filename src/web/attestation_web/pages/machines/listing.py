@@ -132,9 +132,14 @@ def show() -> Response:
     wrong = list(asked.wrong)
     rows: Table
     waits = asked.where is not None and may("query") and not asked_here()
-    if waits:
-        rows = table(COLUMNS, ())
-    elif asked.where is not None and may("query"):
+    known = True
+    if asked.where is not None and not may("query"):
+        # Without the expression other machines would stand here than the address says.
+        wrong.append("An expression is a query, and to ask queries takes another role than yours.")
+        rows, known = table(COLUMNS, ()), False
+    elif waits:
+        rows, known = table(COLUMNS, ()), False
+    elif asked.where is not None:
         rows, fault = _found(asked.where)
     else:
         try:
@@ -147,7 +152,7 @@ def show() -> Response:
             )
         except RequestInvalid as e:
             # A label that is none, a cursor of another order: the form stays, and says so.
-            found, cursor = [], None
+            found, cursor, known = [], None, False
             wrong.append(f"The service does not take this: {e}")
         rows = table(COLUMNS, found, cursor=cursor, paged=True)
         rows = replace(
@@ -167,6 +172,7 @@ def show() -> Response:
         # What somebody typed is one line: the second of the query that we make of it.
         fault=None if fault is None else clean(str(fault)).removeprefix("line 2, "),
         wrong=wrong,
+        known=known and fault is None,
         waits=waits,
         views=api().saved_queries("view").queries if may("query") else [],
         view=request.args.get("view", ""),
@@ -231,13 +237,17 @@ def _several(verb: str, wanted: Status) -> list[MachineDetail]:
 def _each(
     machines: Sequence[MachineDetail], do: Callable[[OperatorClient, MachineDetail, Values], Any]
 ) -> Callable[[OperatorClient, Values], list[str]]:
-    """Return what does *do* to each, also after one is refused, and says of each what became of it."""
+    """Return what does *do* to each, also after one is refused, and says of each what became of it.
+
+    What it returns raises `AttestationError` where all were refused: why the last one was.
+    """
 
     def done(client: OperatorClient, filled: Values) -> list[str]:
         said: list[str] = []
-        away: AttestationError | None = None
+        last: AttestationError | None = None
+        any_done = away = False
         for machine in machines:
-            if away is not None:
+            if away:
                 said.append(f"{called(machine)}: not done, not asked for after that")
                 continue
             try:
@@ -246,13 +256,17 @@ def _each(
                 # Of this one nobody knows: the form is sent again, under the same keys, also for those before it.
                 raise
             except AnswerNotKept:
+                any_done = True
                 said.append(f"{called(machine)}: done")
             except AttestationError as e:
-                away = e if isinstance(e, ServiceUnreachable) else None
+                last, away = e, isinstance(e, ServiceUnreachable)
                 said.append(f"{called(machine)}: not done, {e}")
             else:
+                any_done = True
                 waits = isinstance(answer, PendingApproval)
                 said.append(f"{called(machine)}: {'waits for another vote' if waits else 'done'}")
+        if last is not None and not any_done:
+            raise last
         return said
 
     return done
