@@ -11,6 +11,7 @@ from flask import Blueprint, make_response, render_template, request
 from werkzeug.wrappers import Response
 
 from attestation.errors import Forbidden
+from attestation_web.border.forms import OURS
 from attestation_web.login.current import may, session, web, whoami
 from attestation_web.page.acting import Act, serve
 
@@ -97,7 +98,7 @@ def asked_here() -> bool:
 
     A query is written into the audit under their name: a link on another site asks nothing.
     """
-    return request.headers.get("Sec-Fetch-Site", "same-origin") in ("same-origin", "none")
+    return request.headers.get("Sec-Fetch-Site", "same-origin") in OURS
 
 
 def needs(right: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
