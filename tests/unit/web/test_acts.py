@@ -189,6 +189,23 @@ def test_who_logged_in_long_ago_logs_in_again_and_comes_back(dashboard: Dashboar
     assert alice.act("/toy/fresh", role="worker-app", seconds="777").status_code == 303
 
 
+@pytest.mark.threat("T275")
+@pytest.mark.parametrize(("acr", "status"), [("gold", 303), ("silver", 303), ("0", 403), (None, 403)])
+def test_a_new_login_that_is_too_weak_decides_nothing(
+    area: None, local: InProcessService, acr: str | None, status: int
+) -> None:
+    """A first login needs no level; where one is demanded it is no way round it."""
+    dashboard = Dashboard(local, oidc_acr_values="gold silver")
+    alice = dashboard.browser()
+    alice.session.acr = acr
+    assert ("asked to log in again" in alice.page("/toy/fresh")) is (status == 403)
+    answer = alice.act("/toy/fresh", role="worker-app", seconds="600")
+    assert answer.status_code == status
+    assert ("/auth/again?to=/toy/fresh" in answer.text) is (status == 403)
+    assert len(calls) == (status == 303)
+    assert alice.act("/toy/plain", role="worker-app", seconds="600").status_code == 303
+
+
 def test_a_login_that_the_service_calls_too_old_is_made_anew(dashboard: Dashboard) -> None:
     """It demands what it demands, whatever is set here."""
     alice = dashboard.browser()

@@ -197,6 +197,7 @@ def test_who_logs_in_again_does_so_as_strongly_as_is_demanded() -> None:
     answer = world.finish(world.begin("/auth/again?to=/account"))
     assert (answer.status_code, answer.headers["Location"]) == (303, "/account")
     assert len(world.web.sessions) == 1
+    assert next(iter(world.web.sessions._kept.values())).acr == "silver"
 
 
 def test_a_provider_that_does_not_say_when_somebody_logged_in_lets_nobody_decide() -> None:

@@ -150,10 +150,14 @@ def may(right: str | None) -> bool:
 
 
 def is_fresh(seconds: int | None = None) -> bool:
-    """True where they logged in within the last *seconds*, by default `ITL_WEB_REAUTHENTICATION_SECONDS`."""
-    here = web()
+    """True where they logged in within the last *seconds*, as strongly as is demanded.
+
+    Without *seconds* within `ITL_WEB_REAUTHENTICATION_SECONDS`. A first login may be a weak one, however new it is.
+    """
+    here, mine = web(), session()
     most = timedelta(seconds=here.settings.reauthentication_seconds if seconds is None else seconds)
-    return here.now() - session().authenticated_at <= most
+    demanded = here.settings.oidc_acr_values.split()
+    return here.now() - mine.authenticated_at <= most and (not demanded or mine.acr in demanded)
 
 
 def forget() -> None:

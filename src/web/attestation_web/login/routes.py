@@ -120,6 +120,7 @@ def _open(finished: Finished) -> str:
         name=identity.name,
         sid=identity.sid,
         authenticated_at=identity.authenticated_at or unknown,
+        acr=identity.acr,
         tokens=finished.tokens,
         opened_at=at,
         seen_at=at,

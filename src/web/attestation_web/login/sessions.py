@@ -90,6 +90,7 @@ class Session:
         name: What they are called.
         sid: The provider's name for its own session, or None.
         authenticated_at: When they proved who they are.
+        acr: How they did it, as the provider says; None where it does not.
         tokens: Theirs.
         opened_at: When they logged in here.
         seen_at: Their latest request.
@@ -109,6 +110,7 @@ class Session:
     tokens: Tokens
     opened_at: datetime
     seen_at: datetime
+    acr: str | None = None
     whoami: tuple[str, WhoAmI] | None = None
     key: bytes = field(default_factory=lambda: secrets.token_bytes(ID_BYTES), repr=False)
     notices: list[Notice] = field(default_factory=list)
