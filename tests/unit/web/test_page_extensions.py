@@ -199,7 +199,7 @@ def test_what_was_sent_is_shown_to_who_also_audits(extended: Dashboard) -> None:
     delivery = re.search(r'/deliveries/([^"/]+)/replay"', page)
     assert delivery
     both = extended.browser("olga", rights=OPERATOR)
-    token, who = both.session.whoami  # type: ignore[misc]
+    token, who = both.session.whoami  # type: ignore[misc]  # the test knows that it was asked
     both.session.whoami = (token, who.model_copy(update={"rights": ["read", "audit"]}))
     shown = both.page(f"/webhooks/{webhook}/deliveries/{html.unescape(delivery[1])}")
     assert "webhook.test" in shown

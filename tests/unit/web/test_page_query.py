@@ -44,7 +44,7 @@ def test_each_role_sees_its_tables_and_samples(dashboard: Dashboard) -> None:
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.title)
 def test_each_sample_can_be_asked(dashboard: Dashboard, sample: object) -> None:
     """Each of them answers, with nothing wrong."""
-    page = dashboard.browser().page(f"/query?q={quote(sample.query)}")  # type: ignore[attr-defined]
+    page = dashboard.browser().page(f"/query?q={quote(sample.query)}")  # type: ignore[attr-defined]  # a sample, typed as an object
     assert 'role="alert"' not in page
     assert re.search(r"<strong>[\d,]+ rows?</strong>", page)
 
@@ -146,7 +146,7 @@ def test_operators_take_over_or_forget_what_others_share(dashboard: Dashboard) -
 def _answer(kinds: dict[str, str], rows: list[list[object]], chart: str | None = None) -> QueryResult:
     return QueryResult.model_validate(
         {
-            "columns": [QueryColumn(name=n, kind=k) for n, k in kinds.items()],  # type: ignore[arg-type]
+            "columns": [QueryColumn(name=n, kind=k) for n, k in kinds.items()],  # type: ignore[arg-type]  # words of the wire
             "rows": rows,
             "truncated": False,
             "render": None if chart is None else QueryRender(chart=chart),

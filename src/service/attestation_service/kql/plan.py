@@ -87,7 +87,7 @@ def compiled(plan: Plan, dialect: DialectName, *, rows: int | None = None) -> St
     """Write a plan for a database; at most so many rows, where a number is given."""
     ours = SQLite() if dialect == "sqlite" else PostgreSQL()
     # The dialects of SQLAlchemy have no types on their constructors.
-    theirs = SQLiteDialect_pysqlite(paramstyle="named") if dialect == "sqlite" else PGDialect_psycopg()  # type: ignore[no-untyped-call]
+    theirs = SQLiteDialect_pysqlite(paramstyle="named") if dialect == "sqlite" else PGDialect_psycopg()  # type: ignore[no-untyped-call]  # SQLAlchemy types no dialect
     compiler = Compiler(ours)
     written = compiler.statement(plan.rows, rows).compile(dialect=theirs)
     return Statement(sql=str(written), parameters=written.params, columns=plan.columns, parts=compiler.parts)
