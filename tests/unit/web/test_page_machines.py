@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import csv
 import html
+import inspect
 import io
 import re
+import uuid
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 
+from attestation.client import OperatorClient, tee_words, words
+from attestation.errors import Unavailable
 from attestation.keys import create_kek
 from attestation.machines import Status
 from attestation.store import SavedQuery, Tx
 from attestation_web.border import in_time
 from attestation_web.page import several
-from attestation_web.pages.machines import export, listing
+from attestation_web.pages.machines import export, listing, ways
 from tests.fixtures.in_process import in_process_service
 from tests.fixtures.machine import Machine
 from tests.fixtures.web import AUDITOR, OPERATOR, VIEWER, Browser, Dashboard, requests_to_the_service
@@ -362,7 +366,13 @@ def test_a_refused_result_is_explained(dashboard: Dashboard) -> None:
     made.attest()
     alice = dashboard.browser()
     here = f"/machines/{made.machine_id}"
-    assert "not trusted now" in alice.page(here)
+    told = alice.page(here)
+    assert "not trusted now" in told
+    assert f'<a href="{here}/lock" title="attestation machine lock {made.machine_id[:8]}">Lock</a>' in told
+    # Who may only read is told the command, and led to no page that refuses them.
+    assert f"<code>attestation machine lock {made.machine_id[:8]}</code>" in _browser(dashboard, "read").page(
+        here
+    )
     newest = re.search(r'href="(/machines/[^"]+/results/\d+)"', alice.page(f"{here}?tab=evidence"))
     assert newest is not None
     page = alice.page(newest[1])
@@ -371,6 +381,19 @@ def test_a_refused_result_is_explained(dashboard: Dashboard) -> None:
     assert "11" * 32 in row[0]
     assert "00" * 32 in row[0]
     assert "No event log of result" in alice.page(f"{newest[1]}/events")
+
+
+@pytest.mark.parametrize("module", [words, tee_words])
+def test_a_command_that_is_advised_is_a_page_here(module: ModuleType, dashboard: Dashboard) -> None:
+    """Who reads the advice in a browser is led on in it."""
+    named = {
+        " ".join(each.split()[:2]) for each in re.findall(r"`attestation ([^`]+)`", inspect.getsource(module))
+    }
+    assert named
+    assert named <= set(ways.WAYS)
+    pages = dashboard.app.url_map.bind("")
+    for each in ways.WAYS.values():
+        pages.match(each.href.format(id=uuid.uuid4()).partition("?")[0])
 
 
 def test_only_what_the_status_allows_is_offered(dashboard: Dashboard) -> None:
@@ -421,9 +444,9 @@ def test_a_machine_goes_through_its_life(dashboard: Dashboard) -> None:
 
 
 def test_the_parts_of_extensions_are_there_where_they_are(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Secrets by name; holds, with their end: only where the extension is enabled."""
+    """Secrets by name; holds, with their end: only where the extension is enabled, or nobody knows whether it is."""
     create_kek(f"file:{tmp_path / 'vault.kek'}").close()
     named = {"ITL_EXT_SECRET_VAULT_KEK": f"file:{tmp_path / 'vault.kek'}"}
     with in_process_service(
@@ -437,3 +460,11 @@ def test_the_parts_of_extensions_are_there_where_they_are(
         assert "db-password" in page
         assert "hush-hush" not in page
         assert "tab=disk-keys" not in page
+
+        def away(_: OperatorClient) -> None:
+            raise Unavailable("the service does not answer")
+
+        monkeypatch.setattr(OperatorClient, "extensions", away)
+        page = dashboard.browser().page(f"/machines/{made.machine_id}")
+        assert "tab=secrets" in page
+        assert "tab=disk-keys" in page

@@ -92,7 +92,8 @@ _TOPICS: Final = (
         "chip platform",
         "undecided",
         "No operator has decided yet on which processor it may run, or its evidence hides it.",
-        "`attestation machine get {short}` shows what was seen; `machine approve-hardware {short}` approves it.",
+        "`attestation machine get {short}` shows what was seen, "
+        "`attestation machine approve-hardware {short}` approves it.",
     ),
     _topic(
         "signing-key csp-id",

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from flask import request
@@ -20,6 +21,7 @@ from attestation_web.page.badges import Badge, Look
 from attestation_web.page.names import called
 from attestation_web.pages.machines import acts
 from attestation_web.pages.machines.area import page
+from attestation_web.pages.machines.ways import way
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Response
@@ -68,8 +70,8 @@ def machine(machine_id: str) -> Response:
     found = client.machine(machine_id)
     enabled = _enabled(client)
     hidden = {
-        "secrets": vault.NAME not in enabled,
-        "disk-keys": kms.NAME not in enabled,
+        "secrets": enabled is not None and vault.NAME not in enabled,
+        "disk-keys": enabled is not None and kms.NAME not in enabled,
         "audit": not may("audit"),
     }
     tabs = [(title, name) for title, name in TABS if not hidden.get(name)]
@@ -94,17 +96,17 @@ def machine(machine_id: str) -> Response:
         tabs=tabs,
         chosen=chosen,
         failed=failed,
-        actions=acts.allowed(found, enabled),
+        actions=acts.allowed(found, enabled or frozenset()),
         **part,
     )
 
 
-def _enabled(client: OperatorClient) -> frozenset[str]:
-    """Return the extensions that answer; none where that cannot be asked."""
+def _enabled(client: OperatorClient) -> frozenset[str] | None:
+    """Return the extensions that answer; None where that cannot be asked: then their tabs say what is not known."""
     try:
         return frozenset(each.name for each in client.extensions().extensions if each.skipped is None)
     except AttestationError:
-        return frozenset()
+        return None
 
 
 def _overview(client: OperatorClient, found: MachineDetail) -> dict[str, Any]:
@@ -119,6 +121,7 @@ def _overview(client: OperatorClient, found: MachineDetail) -> dict[str, Any]:
     changes = report.changes if report is not None and odd else []
     return {
         "explained": explain(found, newest, now(), changes, unseen),
+        "way": partial(way, machine_id=found.machine_id),
         "changes": changes,
         "report": report,
         "tiers": TIERS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from flask import request
@@ -17,6 +18,7 @@ from attestation_web.page.badges import Badge, Look
 from attestation_web.page.names import called
 from attestation_web.pages.machines.area import page
 from attestation_web.pages.machines.one import TIERS
+from attestation_web.pages.machines.ways import way
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Response
@@ -106,6 +108,7 @@ def result(machine_id: str, result_id: int) -> Response:
         tiers=TIERS,
         findings=findings,
         steps=steps,
+        way=partial(way, machine_id=machine_id),
         no_tpm=no_tpm,
         is_confidential=any(is_about_hardware(c.check) for c in report.checks),
         no_log=None if report.boot is not None else NO_LOG_OF_A_GUEST if no_tpm else no_event_log(report),
@@ -132,6 +135,7 @@ def events(machine_id: str, result_id: int) -> Response:
         report=report,
         events=table(EVENTS, fitting, page_rows=EVENT_ROWS),
         pcrs=sorted({e.pcr for e in every}),
+        way=partial(way, machine_id=machine_id),
         pcr=pcr,
         words=request.args.get("q", ""),
         no_log=None if report.boot is not None else no_event_log(report),
