@@ -270,7 +270,7 @@ def replay_dead(webhook_id: str) -> Act:
         button="Send again",
         will=["Every delivery that was given up is tried again, under its id, as if for the first time."],
         do=lambda client, _: client.ask(Webhooks.replay_dead, webhook_id),
-        did=lambda done: f"{done.deliveries} deliveries are on their way again.",
+        did=lambda done: f"Deliveries on their way again: {done.deliveries}.",
         back=f"/webhooks/{webhook_id}",
     )
 
