@@ -408,6 +408,7 @@ def next_steps(
     out.say("     attestation auth login             # as alice; no browser: --method device")
     out.say("     attestation auth whoami")
     out.say("     attestation machine list")
+    out.say("     attestation query 'Machines | summarize machines = count() by role, trust'")
     if machines:
         first, last = machines[0], machines[-1]
         out.say(f"     attestation machine get {first.name}")

@@ -75,6 +75,8 @@ def test_the_list_is_filtered_and_sorted_by_the_service(dashboard: Dashboard) ->
     assert _names(alice.page("/machines?labels=rack%3D4")) == ["b-1"]
     assert _names(alice.page(f"/machines?q={second.machine_id[:8]}")) == ["a-2"]
     assert "There is no status called odd" in alice.page("/machines?status=odd")
+    said = "There is no trust called trusted; in an address it is one of verified, failed, stale, unknown."
+    assert said in alice.page("/machines?trust=trusted")
     assert "The service does not take this" in alice.page("/machines?labels=%3D%3D")
 
 

@@ -46,6 +46,9 @@ def test_the_overview_does_not_wait_for_charts_of_the_fleet(
     assert '<div id="live-fleet"' in charts
     assert "Machines by status: pending approval 1, attested 1" in charts
     assert "Machines by status" not in page
+    # Good evidence of a machine that waits counts too, and makes it no trusted one.
+    assert "What the last results are worth: good 1" in charts
+    assert "trusted" not in charts
     assert dashboard.browser(rights=AUDITOR).get(part[1]).status_code == 403
 
 

@@ -106,6 +106,10 @@ def test_a_query_is_kept_shared_and_forgotten(dashboard: Dashboard) -> None:
     wrong = alice.act(form, name="wrong", q="Machins")
     assert wrong.status_code == 400
     assert "Machins" in html.unescape(wrong.text)
+    unnamed = alice.act(form, name="two words", q="Machines | count")
+    assert unnamed.status_code == 422
+    assert "What was filled in cannot be used." in unnamed.text
+    assert "must be 1 to 63 letters, digits" in unnamed.text
     assert alice.act("/query/saved/all/delete").status_code == 303
     assert 'href="/query?q=Machines+%7C+count"' not in alice.page("/query")
 

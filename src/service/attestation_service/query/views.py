@@ -128,7 +128,7 @@ def _machines(now: ColumnElement[int], dialect: Dialect) -> View:
     )
     add("since_attested", _SPAN, "How long ago that was", _passed(now, c.last_result_at))
     add("last_policy", _STRING, "The policy of its last result, name@version")
-    add("last_failed", _STRING, "The first check of its last result that failed")
+    add("last_failed", _STRING, "The checks of its last result that failed, with commas between")
     add("trust_expires_at", _WHEN, "Until when its last result counts")
     add("heartbeat_missed_at", _WHEN, "When it was noticed that it did not attest again in time")
     add(

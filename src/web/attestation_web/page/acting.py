@@ -294,7 +294,9 @@ def _faulty(act: Act, form: _Form, faults: Iterable[tuple[str, str]]) -> _Form:
 
 
 def _refused(act: Act, form: _Form, error: RequestInvalid | Conflict) -> _Form:
-    form.fault = clean(str(error))
+    # What is wrong with each field stands beside it; the sentence over them speaks of requests and routes.
+    told = isinstance(error, APIError) and bool(error.errors)
+    form.fault = "What was filled in cannot be used." if told else clean(str(error))
     if isinstance(error, APIError):
         _faulty(act, form, ((each.field, each.message) for each in error.errors))
     return _renewed(act, form)

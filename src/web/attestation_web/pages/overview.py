@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from attestation.api.operations import OperatorAPI
 from attestation.endorsements.vendors import maker
 from attestation.errors import AttestationError, Unauthenticated
-from attestation.machines import Status
+from attestation.machines import Status, Trust
 from attestation_web.page import Badge, Page, api, bar, donut, may, needs, now, render
 from attestation_web.page.badges import Look, badge
 
@@ -93,9 +93,15 @@ def fleet() -> Response:
         ),
         roles=_roles(stats),
         trusts=donut(
-            "Trust in all machines",
+            "What the last results are worth",
             [
-                (badge(t).text, n, badge(t).look, f"/machines?trust={t.value}")
+                # Those that wait are among them: good evidence alone makes no machine a trusted one.
+                (
+                    "good" if t is Trust.VERIFIED else badge(t).text,
+                    n,
+                    badge(t).look,
+                    f"/machines?trust={t.value}",
+                )
                 for t, n in stats.by_trust.items()
             ],
         ),

@@ -95,7 +95,9 @@ def asked_for() -> Asked:
         try:
             return kind(text) if text else None
         except ValueError:
-            wrong.append(f"There is no {name} called {text[:64]}.")
+            wrong.append(
+                f"There is no {name} called {text[:64]}; in an address it is one of {', '.join(kind)}."
+            )
             return None
 
     def text(name: str) -> str | None:
