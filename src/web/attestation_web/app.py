@@ -125,6 +125,7 @@ def _templates(app: Flask, settings: Settings) -> None:
         "short": when.short,
     }
     app.jinja_env.filters.update(filters)
+    app.jinja_env.tests["identifier"] = when.is_identifier
     app.jinja_env.globals.update(
         csp_nonce=headers.nonce,
         form_field=forms.field,

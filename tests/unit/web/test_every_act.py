@@ -202,6 +202,18 @@ def test_each_act_demands_what_it_demands(scene: Scene, monkeypatch: pytest.Monk
         assert "<li>" in will[1], endpoint
 
 
+def test_what_an_act_is_about_can_be_copied(scene: Scene) -> None:
+    """Ids and digests whole; but not where somebody types what they read at the machine, or its vendor publishes."""
+    machine, locked = scene.names["machine"], scene.alice.page(scene.path(ACTS["machines.lock"]))
+    assert f'data-copy="{machine}"' in locked
+    assert re.search(r'EK fingerprint</dt><dd>\s*<span class="ident">.*? data-copy="[0-9a-f]{96}"', locked)
+    assert f'data-copy="{scene.names["proposal"]}"' in scene.alice.page(scene.path(ACTS["approvals.object_"]))
+    for endpoint in ("inbox.approve", "approvals.agree", "trust.believe"):
+        assert "data-copy=" not in scene.alice.page(scene.path(ACTS[endpoint])), endpoint
+    said = scene.alice.page(f"/machines/{machine}")
+    assert re.search(r'<dt>Serial</dt><dd>\s*<span class="(ident|none)">', said)
+
+
 @pytest.mark.threat("T275")
 def test_what_is_typed_wrongly_does_nothing(scene: Scene) -> None:
     """At each act that asks for it; a part of it, and the machine's own words, are not it."""

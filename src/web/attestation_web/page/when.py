@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -9,6 +10,7 @@ from attestation.client.text import ago, clean
 from attestation.clock import rfc3339
 
 SHORT: Final = 12
+_IDENTIFIER: Final = re.compile(r"[0-9a-f]{16,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def instant(value: datetime | str | None) -> datetime | None:
@@ -45,3 +47,8 @@ def short(value: str, size: int = SHORT) -> str:
     """Return the beginning of an identifier, clean, with an ellipsis where something is left out."""
     text = clean(value)
     return text if len(text) <= size + 1 else f"{text[:size]}…"
+
+
+def is_identifier(value: str) -> bool:
+    """True for a digest, a serial number in hex or a UUID: what nobody types by hand."""
+    return _IDENTIFIER.fullmatch(value) is not None
