@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Route
+from playwright.sync_api import Locator, Route, expect
 
 from tests.e2e.web.conftest import Visit
 from tests.e2e.web.visitor import Visitor
@@ -44,22 +44,56 @@ def test_charts_of_the_fleet_come_after_the_overview(visit: Visit) -> None:
     page.unroute_all()
 
 
-def test_two_people_in_two_browsers_approve_a_control_plane(visit: Visit) -> None:
-    """The first asks for it and is given a link; the second reads all of it, types the fingerprint, and it is done."""
-    alice, bob = visit("alice"), visit("bob")
-    machine = alice.world.machines["cp-1"]
-    card = alice.opens("/inbox").locator("article").filter(has_text=machine.ek_fingerprint[:16])
-    with alice.page.expect_navigation():
+def _watched(visitor: Visitor, name: str) -> tuple[Locator, Locator]:
+    """Open the page of a machine that is approved; return its states and its menu of acts, opened, with the focus."""
+    page = visitor.opens(f"/machines/{visitor.world.machines[name].machine_id}")
+    page.evaluate("window.neverLeft = true")
+    states, menu = page.locator(".states"), page.locator("details.more")
+    expect(states).to_contain_text("registered")
+    menu.locator("summary").click()
+    menu.get_by_role("link", name="Change role").focus()
+    return states, menu
+
+
+def _turned_attested(visitor: Visitor, states: Locator, menu: Locator) -> None:
+    """Wait until the page says by itself that the machine is attested; what somebody held in it is still theirs."""
+    expect(states).to_contain_text("attested")
+    expect(menu.get_by_role("link", name="Lock")).to_be_visible()
+    expect(menu.get_by_role("link", name="Change role")).to_be_focused()
+    expect(visitor.page.locator("dt:text-is('Attested') + dd time")).to_be_visible()
+    assert visitor.page.evaluate("window.neverLeft")
+
+
+def _asks_for(visitor: Visitor, name: str, role: str, **filled: str) -> None:
+    """Approve a machine of the inbox, told by the fingerprint that it shows."""
+    fingerprint = visitor.world.machines[name].ek_fingerprint[:16]
+    card = visitor.opens("/inbox").locator("article").filter(has_text=fingerprint)
+    with visitor.page.expect_navigation():
         card.get_by_role("link", name="Approve…").click()
-    alice.page.get_by_label("Role").select_option("controlplane")
-    alice.page.get_by_label("Host name").fill("cp-1")
-    alice.page.get_by_label("Address").fill("10.0.0.1/24")
-    alice.presses("Approve")
+    visitor.page.get_by_label("Role").select_option(role)
+    for label, value in ({"Host name": name} | filled).items():
+        visitor.page.get_by_label(label).fill(value)
+    visitor.presses("Approve")
+
+
+def test_a_newcomer_approves_watches_and_finds_out_why(visit: Visit) -> None:
+    """A worker by one person, a control plane by two in two browsers; both pages turn; one tells what was tampered with.
+
+    Whoever agrees reads all of it and types the fingerprint; then it is done. A page that is open says by itself that
+    its machine has attested. The list shows that another failed, and its page says in words what changed.
+    """
+    alice, bob = visit("alice"), visit("bob")
+    _asks_for(alice, "w-9", "worker-app")
+    states, menu = _watched(alice, "w-9")
+    alice.world.attest("w-9", by_name["sb-on"])
+    _turned_attested(alice, states, menu)
+
+    machine = alice.world.machines["cp-1"]
+    _asks_for(alice, "cp-1", "controlplane", Address="10.0.0.1/24")
     assert "1 of 2" in alice.text()
     assert alice.world.operator.machine(machine.machine_id)["status"] == "pending_approval"
     link = alice.page.get_by_role("link", name="send them this link").get_attribute("href")
     assert link is not None
-
     bob.opens(link)
     assert "alice" in bob.text()
     with bob.page.expect_navigation():
@@ -68,18 +102,14 @@ def test_two_people_in_two_browsers_approve_a_control_plane(visit: Visit) -> Non
     bob.presses("Agree to exactly this")
     assert "Done" in bob.text()
     assert "audit entry" in bob.text().lower()
-    assert alice.world.operator.machine(machine.machine_id)["status"] == "registered"
+    states, menu = _watched(alice, "cp-1")
     alice.world.attest("cp-1", by_name["sb-on"])
-    assert alice.world.operator.machine(machine.machine_id)["status"] == "attested"
+    _turned_attested(alice, states, menu)
 
-
-def test_the_page_of_a_machine_says_why_it_failed(visit: Visit) -> None:
-    """Another kernel was measured: the list shows that it failed, its page says in words what changed."""
-    vera = visit("vera")
-    vera.opens("/machines?trust=failed")
-    with vera.page.expect_navigation():
-        vera.page.locator("main").get_by_role("link", name="w-5", exact=True).click()
-    assert "PCR 4 changed: kernel replaced" in vera.text()
+    alice.opens("/machines?trust=failed")
+    with alice.page.expect_navigation():
+        alice.page.locator("main").get_by_role("link", name="w-5", exact=True).click()
+    assert "PCR 4 changed: kernel replaced" in alice.text()
 
 
 def test_several_machines_are_locked_at_once(visit: Visit) -> None:

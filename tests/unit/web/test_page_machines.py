@@ -80,6 +80,23 @@ def test_the_list_is_filtered_and_sorted_by_the_service(dashboard: Dashboard) ->
     assert "The service does not take this" in alice.page("/machines?labels=%3D%3D")
 
 
+def test_the_overview_of_a_machine_asks_again_states_and_words_together(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Badges, acts and sentences are one part, of few requests; what is read or filled in elsewhere is left alone."""
+    path = f"/machines/{_attested(dashboard, 1, hostname='a-1').machine_id}"
+    alice = dashboard.browser()
+    asked = requests_to_the_service(monkeypatch)
+    page = alice.page(path)
+    assert len(asked) <= 6, asked
+    begins = page.index('<div id="live-machine"')
+    assert f'hx-get="{path}"' in page[begins : page.index(">", begins)]
+    for told in ('<p class="states">', "What can be done", "Why it is trusted, or not", "Security anchors"):
+        assert page.index(told) > begins, told
+    for tab in ("identity", "evidence", "configuration", "certificates", "votes"):
+        assert "data-live" not in alice.page(f"{path}?tab={tab}"), tab
+
+
 def test_pages_follow_each_other_in_order(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
     """The link to the next page keeps order and filter; each machine is on one page."""
     monkeypatch.setattr(listing, "PAGE_ROWS", 2)

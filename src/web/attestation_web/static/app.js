@@ -82,6 +82,11 @@
       event.preventDefault();
     }
   });
+  // What somebody opened stays open, and what a script shows stays there, also with the focus in it.
+  if (typeof Idiomorph !== "undefined") {
+    Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
+      !(name === "open" && node.matches("details") || name === "hidden" && node.matches(".copy"));
+  }
   // What could not be asked for is old, and says so.
   const old = (event) => {
     const live = event.target.closest("[data-live]");
