@@ -141,6 +141,18 @@ def test_what_could_not_be_asked_for_again_looks_old(visit: Visit) -> None:
     alice.console.clear()  # Chromium tells there of what was aborted.
 
 
+def test_the_menu_of_a_machine_lies_above_what_is_old(visit: Visit) -> None:
+    """What is greyed out because it is old does not cover what can be done."""
+    alice = visit("alice")
+    page = alice.opens(f"/machines/{alice.world.machines['w-2'].machine_id}")
+    page.locator("details.more summary").click()
+    page.route("**/*", lambda route: route.abort())
+    expect(page.locator("#live-machine .banner.is-old")).to_have_count(1)
+    page.locator("#can-revoke a").click(trial=True)
+    page.unroute("**/*")
+    alice.console.clear()  # Chromium tells there of what was aborted.
+
+
 def test_what_never_came_does_not_look_as_if_it_were_coming(visit: Visit) -> None:
     """The part of the overview that comes later and does not come says so, and leaves the link to it."""
     alice = visit("alice")
