@@ -279,25 +279,28 @@ class Screen:
         for row in rows:
             self._write(csv_line(exact(value) for value in row))
 
-    def confirm(self, question: str, *, yes: bool, phrase: str | None = None) -> None:
-        """Go on only if the operator agrees; *phrase* must then be typed out.
+    def confirm(self, question: str, *, yes: bool, phrase: str | None = None) -> str | None:
+        """Go on only if the operator agrees; *phrase* must then be typed out. Return what was typed, if anything.
 
         Raises:
             Refused: Nobody can be asked, because stdin is not a terminal.
             click.exceptions.Exit: The operator said no.
         """
         if yes:
-            return
+            return None
         if not is_terminal():
             raise Refused("this needs a confirmation, and stdin is not a terminal")
+        typed: str | None = None
         if phrase is None:
             agreed = click.confirm(question, err=True)
         else:
             prompt = f"{question}\nType {phrase} to go on"
-            agreed = click.prompt(prompt, default="", show_default=False, err=True) == phrase
+            typed = click.prompt(prompt, default="", show_default=False, err=True)
+            agreed = typed == phrase
         if not agreed:
             self.note("Nothing was changed.")
             raise click.exceptions.Exit(1)
+        return typed
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

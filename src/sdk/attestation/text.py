@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import Final
+
+SHORT_ID: Final = 8
+"""Characters of a machine's id that are shown at least."""
 
 
 def clean(text: str) -> str:

@@ -515,12 +515,15 @@ def test_what_destroys_asks_first(args: list[str], monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("at_terminal")
 def test_a_wipe_wants_the_name_typed_out() -> None:
-    """`y` erases nobody's disks."""
+    """`y` erases nobody's disks; the service compares what was typed too. With --yes nothing was."""
     stub = Stub([machine(A, hostname="cp-1")])
     assert run(stub, "machine", "revoke", A, "--wipe", answer="y\n").exit_code == 1
     assert stub.acts == []
     assert run(stub, "machine", "revoke", A, "--wipe", answer="cp-1\n").exit_code == 0
-    assert stub.acts == [("POST", f"/machines/{A}/revoke", {"wipe": True})]
+    path = f"/machines/{A}/revoke"
+    assert stub.acts == [("POST", path, {"wipe": True, "confirm_name": "cp-1"})]
+    assert run(stub, "machine", "wipe", A, "--yes").exit_code == 0
+    assert stub.acts[1:] == [("POST", path, {"wipe": True})]
 
 
 @pytest.mark.parametrize("reason", ["", "a\nb", "x" * 1025])

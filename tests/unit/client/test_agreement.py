@@ -75,7 +75,7 @@ ASKED: dict[str, tuple[Proposal, str | None, str, Any]] = {
         _of(Transition.APPROVE, replaces=OLD),
         None,
         f"POST /machines/{OLD.machine_id}/replace",
-        WHY | {"new": ONE.machine_id, "accept_ek": False, "expected_version": None},
+        WHY | {"new": ONE.machine_id, "accept_ek": False, "expected_version": None, "confirm_name": None},
     ),
     "unlock": (_of(Transition.UNLOCK), None, f"POST {MACHINE}/unlock", WHY),
     "role": (

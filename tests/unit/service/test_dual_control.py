@@ -631,6 +631,22 @@ async def test_a_stale_version_is_refused_before_any_vote(committee: Committee) 
     assert (await committee.ask("bernd", "POST", path, seen)).status_code == 200
 
 
+async def test_another_name_is_refused_before_any_vote(committee: Committee) -> None:
+    """What each typed is not part of what they agree to: who was asked to type nothing agrees to the same."""
+    node = await committee.attested("controlplane")
+    path, body = f"/machines/{node.machine_id}/ak-reset", {"reason": "cleared"}
+    typed = {"confirm_name": (await committee.service.detail(node))["hostname"]}
+    other = await committee.ask("anna", "POST", path, body | {"confirm_name": "cp-9"})
+    assert (other.status_code, code(other)) == (409, "machine-changed")
+    assert [vote for vote in await committee.votes(node) if vote["live"]] == []
+    first = await committee.ask("anna", "POST", path, body | typed)
+    assert first.status_code == 202
+    assert (await committee.ask("anna", "POST", path, body)).json()["proposal_digest"] == (
+        first.json()["proposal_digest"]
+    )
+    assert (await committee.ask("bernd", "POST", path, body)).status_code == 200
+
+
 async def test_what_is_not_possible_is_not_voted_about(committee: Committee) -> None:
     """A machine that is not locked cannot be unlocked, by however many."""
     node = await committee.attested("controlplane")

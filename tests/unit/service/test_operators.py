@@ -8,6 +8,7 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
+import httpx
 import pytest
 
 from attestation.reference import IDENTITY_ONLY
@@ -247,6 +248,46 @@ async def test_expected_version(service: Service) -> None:
     assert (stale.status_code, code(stale)) == (409, "machine-changed")
     assert (await service.detail(node))["status"] == "pending_approval"
     await service.act(node, "approve", {"role": "linux", "expected_version": version + 1})
+
+
+@pytest.mark.threat("T275")
+@pytest.mark.parametrize("hostname", ["w-1", None])
+@pytest.mark.parametrize("act", ["revoke", "wipe", "ak-reset", "replace", "delete"])
+async def test_what_was_typed_is_compared_by_the_service(
+    service: Service, act: str, hostname: str | None
+) -> None:
+    """Whoever asks: another name, a part of it and an empty one do nothing; one without a name has its short id."""
+    node, waits = SoftwareNode(), SoftwareNode()
+    await service.introduce(waits)
+    await service.admitted(node, **({"hostname": hostname} if hostname else {}))
+    at, name = f"/machines/{node.machine_id}", hostname or node.machine_id[:8]
+    if act == "delete":
+        await service.act(node, "revoke", {"wipe": True})
+        await service.acknowledge(node, await service.attest(node))
+    ways: dict[str, tuple[str, dict[str, Any]]] = {
+        "revoke": (f"{at}/revoke", {}),
+        "wipe": (f"{at}/revoke", {"wipe": True}),
+        "ak-reset": (f"{at}/ak-reset", {"reason": "r"}),
+        "replace": (f"{at}/replace", {"reason": "r", "new": waits.machine_id, "accept_ek": True}),
+        "delete": (at, {}),
+    }
+    path, body = ways[act]
+
+    async def asked(typed: str) -> httpx.Response:
+        said = {"confirm_name": typed}
+        if act == "delete":
+            return await service.operator("DELETE", path, params=said)
+        return await service.operator("POST", path, body | said)
+
+    before, entries = await service.detail(node), len(await service.audit())
+    for wrong in ("w-2", name[:-1], f"{name}0", ""):
+        refused = await asked(wrong)
+        assert refused.status_code == 409, wrong
+        assert code(refused) == "machine-changed"
+        assert f"is called {name}," in refused.json()["detail"]
+    assert await service.detail(node) == before
+    assert len(await service.audit()) == entries
+    assert (await asked(name)).is_success
 
 
 async def test_deleting(service: Service) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from attestation_web.pages.machines import acts
 from tests.fixtures.estate import Estate, estate
 from tests.fixtures.machine import Machine
 from tests.fixtures.web import Browser
@@ -103,6 +104,30 @@ def test_it_is_locked_unlocked_revoked_wiped_and_deleted(there: Estate) -> None:
     told = _done(alice, f"{here}/delete", "/machines", _typed="w-5")
     assert "w-5 is deleted." in told
     assert alice.get(here).status_code == 404
+
+
+@pytest.mark.threat("T275")
+def test_what_is_typed_is_compared_by_the_service_too(there: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this side believes another name, as of a machine that is renamed at that moment, nothing is done."""
+    named, waits, rejected = there.attested(10, "t-9"), there.introduced(11), there.introduced(12)
+    there.service.operator().act(rejected.machine_id, "reject", reason="not ours")
+    version = there.service.operator().machine(waits.machine_id)["version"]
+    monkeypatch.setattr(acts, "typed_for", lambda _: "t-other")
+    alice, why = there.browser(), {"reason": "r"}
+    for machine, name, act, filled in (
+        (named, "t-9", "revoke", {}),
+        (named, "t-9", "ak-reset", why),
+        (named, "t-9", "replace", why | {"new": f"{waits.machine_id} {version}"}),
+        (rejected, rejected.machine_id[:8], "delete", {}),
+    ):
+        refused = alice.act(f"/machines/{machine.machine_id}/{act}", _typed="t-other", **filled)
+        assert refused.status_code == 409, act
+        assert f"the machine is called {name}, which is not what was typed" in refused.text, act
+    assert [_status(there, machine) for machine in (named, waits, rejected)] == [
+        "attested",
+        "pending_approval",
+        "rejected",
+    ]
 
 
 @pytest.mark.threat("T275")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from attestation.api.operations import OperatorAPI
-from attestation.client.text import clean, short_ids
+from attestation.client.text import clean
+from attestation.machines.names import typed_name
 from attestation_cli.machine_acts import (
     ID,
     REASON,
@@ -76,14 +77,20 @@ def wipe(session: Session, machine: str, reason: str | None, *, yes: bool) -> No
 def _revoke(session: Session, machine: str, reason: str | None, *, wipe: bool, yes: bool) -> None:
     with session.client() as client:
         detail = session.find(client, machine)
+        typed: str | None = None
         if wipe:
-            phrase = detail.hostname or short_ids([detail.machine_id])[detail.machine_id]
-            session.confirm(
+            phrase = typed_name(detail.hostname, detail.machine_id)
+            typed = session.confirm(
                 f"Revoke {described(detail)} for good and ERASE its disks?", yes=yes, phrase=clean(phrase)
             )
         else:
             session.confirm(f"Revoke {described(detail)} for good?", yes=yes)
-        revoked = client.revoke(detail.machine_id, wipe=wipe, reason=reason_of(reason) if reason else None)
+        revoked = client.revoke(
+            detail.machine_id,
+            wipe=wipe,
+            reason=reason_of(reason) if reason else None,
+            confirm_name=typed,
+        )
     print_done(session, "revoked, wipe ordered" if wipe else "revoked", revoked)
 
 

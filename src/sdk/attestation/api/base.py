@@ -42,6 +42,15 @@ Hostname = Annotated[
     Field(pattern=HOSTNAME_PATTERN, max_length=253, examples=["cp-1"]),
     AfterValidator(lambda text: spelled(canonical_hostname, text)),
 ]
+ConfirmName = Annotated[
+    str,
+    Field(
+        max_length=253,
+        description="What who asks typed to confirm it. Refuse with 409 unless the machine of the path is called so: "
+        "its host name, or where it has none the first eight characters of its id",
+        examples=["w-1"],
+    ),
+]
 AssignedIP = Annotated[
     str,
     Field(max_length=49, description="Address with prefix length (CIDR)", examples=["10.0.0.11/24"]),

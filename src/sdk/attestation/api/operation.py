@@ -5,7 +5,7 @@
         \"\"\"Suspend an attested machine.\"\"\"
 
 It reads as a route of FastAPI does: what the path names stands there, `request` is the body, and each other
-parameter is a member of the query of a GET, else of the body. What it returns, says what is answered:
+parameter is a member of the query of a GET or DELETE, else of the body. What it returns, says what is answered:
 
     a model                             200, or 201
     … | PendingApproval                 202 where others must agree

@@ -190,7 +190,9 @@ class OperatorAPI:
         """Give an admitted machine another role, or vote for it where others must agree."""
 
     @operation("revoke_machine", "POST /machines/{machine_id}/revoke", *ACT)
-    def revoke(self, machine_id: str, *, wipe: bool = False, reason: str | None = None) -> api.MachineDetail:
+    def revoke(
+        self, machine_id: str, *, wipe: bool = False, reason: str | None = None, confirm_name: str | None = None
+    ) -> api.MachineDetail:
         """End a machine's admission for good; *wipe* also orders it to erase itself."""
 
     @operation("replace_machine", "POST /machines/{machine_id}/replace", *GRANT, e.RequestInvalid)
@@ -198,7 +200,9 @@ class OperatorAPI:
         """Let a machine that waits take the place of this one, or vote for it where others must agree."""
 
     @operation("reset_ak", "POST /machines/{machine_id}/ak-reset", *ACT)
-    def ak_reset(self, machine_id: str, reason: str) -> api.MachineDetail | api.PendingApproval:
+    def ak_reset(
+        self, machine_id: str, reason: str, confirm_name: str | None = None
+    ) -> api.MachineDetail | api.PendingApproval:
         """Let the machine activate another attestation key, or vote for it where others must agree."""
 
     @operation("approve_hardware", "POST /machines/{machine_id}/approve-hardware", *ACT, e.RequestInvalid)
@@ -212,7 +216,7 @@ class OperatorAPI:
         """Offer the configuration again at the next attestation, or vote for it where others must agree."""
 
     @operation("delete_machine", "DELETE /machines/{machine_id}", *ACT)
-    def delete_machine(self, machine_id: str) -> None:
+    def delete_machine(self, machine_id: str, confirm_name: str | None = None) -> None:
         """Delete a rejected or wiped machine; its audit entries stay."""
 
     @operation("offline_bundle", "POST /machines/{machine_id}/offline-bundle", e.MachineUnknown, e.TransitionForbidden,

@@ -9,13 +9,23 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from attestation.api.approvals import ApprovalDetail
-from attestation.api.base import AssignedIP, ClusterId, Hostname, MachineId, Reason, Wire, spelled
+from attestation.api.base import (
+    AssignedIP,
+    ClusterId,
+    ConfirmName,
+    Hostname,
+    MachineId,
+    Reason,
+    Wire,
+    spelled,
+)
 from attestation.machines import DEFAULT_CLUSTER, Role, Status, Trust
 from attestation.machines.chips import MarkKind
 from attestation.machines.labels import MAX_LABELS, checked_key, checked_value
 from attestation.results import Assurance, Subject, Verdict
 
 __all__ = [
+    "AKResetRequest",
     "AKVouchingDetail",
     "AllowListEntry",
     "AllowListImport",
@@ -310,6 +320,7 @@ class ReplaceRequest(Wire):
     expected_version: int | None = Field(
         default=None, ge=1, description="Refuse with 409 unless the new machine is still at this version"
     )
+    confirm_name: ConfirmName | None = None
 
 
 LabelKey = Annotated[
@@ -331,6 +342,12 @@ class ReasonRequest(Wire):
     """An act that must be explained."""
 
     reason: Reason
+
+
+class AKResetRequest(ReasonRequest):
+    """Let a machine activate another attestation key."""
+
+    confirm_name: ConfirmName | None = None
 
 
 class HardwareRequest(ReasonRequest):
@@ -355,6 +372,7 @@ class RevokeRequest(Wire):
 
     wipe: bool = Field(default=False, strict=True)
     reason: Reason | None = None
+    confirm_name: ConfirmName | None = None
 
 
 class CheckDetail(Wire):

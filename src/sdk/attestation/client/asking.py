@@ -116,7 +116,7 @@ def spelled(
     bound.apply_defaults()
     given = bound.arguments
     path = at(operation, **{name: given.pop(name) for name in operation.in_path})
-    takes_body = bool(given) and operation.method != "GET"
+    takes_body = bool(given) and operation.method not in ("GET", "DELETE")
     members = {name.rstrip("_"): value for name, value in given.items() if value is not None}
     if takes_body:
         return path, {}, members.get("request", members)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Final
 
-from attestation.text import clean
+from attestation.text import SHORT_ID, clean
 
 __all__ = ["SHORT_ID", "ago", "clean", "short_ids"]
-
-SHORT_ID: Final = 8
-"""Characters of a machine's id that are shown at least."""
 
 
 def short_ids(machine_ids: Iterable[str]) -> Mapping[str, str]:

@@ -13,6 +13,7 @@ from typing import Final
 
 from attestation.errors import RequestInvalid
 from attestation.machines.lifecycle import Status
+from attestation.text import SHORT_ID
 
 NAMELESS: Final = frozenset({Status.REVOKED, Status.REJECTED})
 """Machines in these keep the words in their record, but nobody is called so any more."""
@@ -36,6 +37,14 @@ class Names:
         """Return them in words."""
         said = (("host name", self.hostname), ("address", self.address))
         return " and ".join(f"{kind} {value}" for kind, value in said if value is not None)
+
+
+def typed_name(hostname: str | None, machine_id: str) -> str:
+    """Return what is typed by who confirms what cannot be undone to a machine: its host name, else its short id.
+
+    Never what a machine says of itself: that may be the host name of another one, or nothing that a keyboard has.
+    """
+    return hostname or machine_id[:SHORT_ID]
 
 
 def canonical_hostname(text: str) -> str:

@@ -25,6 +25,7 @@ from attestation.machines import (
     next_status,
 )
 from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
+from attestation.machines.names import typed_name
 from attestation.results import Assurance
 from attestation.store import AllowListRow, Tx
 from attestation_service.auth import Operator
@@ -71,6 +72,7 @@ class Act:
         meta: About the event itself.
         withdraws: The machine's config tokens lose their right.
         expected_version: The version the operator saw, or None.
+        confirm_name: What the operator typed to confirm it, or None.
         accepts_ek: The EK is admitted by name.
         certificates: What becomes of the machine's certificates, or None.
     """
@@ -85,6 +87,7 @@ class Act:
     meta: dict[str, Any] | None = None
     withdraws: bool = False
     expected_version: int | None = None
+    confirm_name: str | None = None
     accepts_ek: bool = False
     certificates: Fate | None = None
 
@@ -97,7 +100,7 @@ async def perform(
     Raises:
         MachineUnknown: No such machine.
         TransitionForbidden: Its status does not allow it.
-        MachineChanged: It is not at the version that the operator saw.
+        MachineChanged: It is not at the version that the operator saw, or not called as they typed.
         AssuranceTooLow: It is not vouched for as well as the role demands.
         NameInUse: Another machine of its cluster is called so.
         BreakGlassCannotVote: Several people must agree to it.
@@ -110,6 +113,7 @@ async def perform(
         # 1. The operator decided about what was shown, not about what came since (CVE-2022-1053).
         if act.expected_version is not None and act.expected_version != before.version:
             raise MachineChanged(f"the machine is at version {before.version}, not {act.expected_version}")
+        demand_name(before, act.confirm_name)
         # 2. The one table says whether and whither.
         status = next_status(before.status, act.transition)
         # 3. A role is for machines that are vouched for well enough: said now, not at every attestation to come.
@@ -183,6 +187,17 @@ def carry_out(
     if act.event is not None:
         emit(tx, act.event, after, at, node=act.node, meta=act.meta)
     return after
+
+
+def demand_name(machine: Machine, typed: str | None) -> None:
+    """Check that *machine* is called as somebody *typed* who confirms an act; None where nobody was asked to.
+
+    Raises:
+        MachineChanged: It is called otherwise: the person decided about another one, or about what it was.
+    """
+    called = typed_name(machine.hostname, machine.machine_id)
+    if typed is not None and typed != called:
+        raise MachineChanged(f"the machine is called {called}, which is not what was typed to confirm it")
 
 
 def make_lists(res: Resources) -> None:

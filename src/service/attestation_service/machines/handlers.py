@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from fastapi import Query
 
 from attestation.api import (
+    AKResetRequest,
     ApproveRequest,
     HardwareRequest,
     LabelsRequest,
@@ -21,6 +24,7 @@ from attestation.api import (
     RevokeRequest,
     RoleChangeRequest,
 )
+from attestation.api.base import ConfirmName
 from attestation.errors import (
     MachineChanged,
     RequestInvalid,
@@ -47,6 +51,7 @@ from attestation_service.machines.acting import (
     because,
     carry_out,
     demand_assurance,
+    demand_name,
     make_lists,
     perform,
     perform_alone,
@@ -232,11 +237,12 @@ def _end(request: RevokeRequest, at: datetime) -> Act:
         event=NodeEvent.DECOMMISSIONED,
         meta={"reason": request.reason},
         withdraws=True,
+        confirm_name=request.confirm_name,
         certificates=fates.WITHDRAWN,
     )
 
 
-async def ak_reset(machine_id: Id, request: ReasonRequest, *, res: Res, operator: VoterDep) -> Answer:
+async def ak_reset(machine_id: Id, request: AKResetRequest, *, res: Res, operator: VoterDep) -> Answer:
     """Let the machine activate another attestation key.
 
     After a cleared TPM or a reinstallation; trust begins anew.
@@ -257,6 +263,7 @@ async def ak_reset(machine_id: Id, request: ReasonRequest, *, res: Res, operator
             detail=f"{request.reason}; old AK {old}",
             reason=request.reason,
             withdraws=True,
+            confirm_name=request.confirm_name,
             certificates=fates.OTHER_KEY,
         )
 
@@ -352,7 +359,8 @@ async def take_over(machine_id: Id, request: ReplaceRequest, *, res: Res, operat
         RequestInvalid: A machine cannot replace itself.
         MachineUnknown: No such machine.
         TransitionForbidden: The old one is not admitted, or the new one does not wait.
-        MachineChanged: The new one is not at the version that the operator saw.
+        MachineChanged: The new one is not at the version that the operator saw, or the old one is not called as they
+            typed.
         AssuranceTooLow: The new one is not vouched for as well as the role demands.
         NameInUse: A third machine is called like the old one.
         BreakGlassCannotVote: Several people must agree to it.
@@ -369,6 +377,7 @@ async def take_over(machine_id: Id, request: ReplaceRequest, *, res: Res, operat
         # 1. As of each act alone: what was seen, what the table says, who vouches, who else is called so.
         if request.expected_version not in (None, new.version):
             raise MachineChanged(f"the machine is at version {new.version}, not {request.expected_version}")
+        demand_name(old, request.confirm_name)
         ended = _status_in_replace(old, Transition.REVOKE, "the old machine")
         admitted = _status_in_replace(new, Transition.APPROVE, "the new machine")
         demand_assurance(tx, new, admission, res.settings)
@@ -399,19 +408,27 @@ def _status_in_replace(machine: Machine, transition: Transition, which: str) -> 
         ) from e
 
 
-async def delete(machine_id: Id, *, res: Res, operator: OperatorDep) -> None:
+async def delete(
+    machine_id: Id,
+    *,
+    confirm_name: Annotated[ConfirmName | None, Query()] = None,
+    res: Res,
+    operator: OperatorDep,
+) -> None:
     """Delete a rejected or wiped machine.
 
     The audit is left as it is.
 
     Raises:
         MachineUnknown: No such machine.
+        MachineChanged: It is not called as the operator typed.
         TransitionForbidden: It is neither rejected nor wiped.
     """
     at = res.clock.now()
 
     def work(tx: Tx) -> None:
         machine = tx.machines.require(machine_id)
+        demand_name(machine, confirm_name)
         wiped = machine.status is Status.REVOKED and machine.wiped_at is not None
         if machine.status is not Status.REJECTED and not wiped:
             raise TransitionForbidden(

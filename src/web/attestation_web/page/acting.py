@@ -87,6 +87,7 @@ class Act:
         facts: What to look at before, label and value each: identifiers that are compared.
         moving: Likewise, but what changes by itself while one looks: it keeps nobody from pressing the button.
         typed: What must be typed letter by letter, a hostname for example; None asks for nothing.
+        typed_as: Name in `Values` of what was typed, for `do` to send: the service compares it with what it knows.
         dangerous: It cannot be undone.
         shown_once: A secret in the answer, which the next page shows and no other.
     """
@@ -101,6 +102,7 @@ class Act:
     facts: Sequence[tuple[str, str]] = ()
     moving: Sequence[tuple[str, str]] = ()
     typed: str | None = None
+    typed_as: str | None = None
     dangerous: bool = False
     shown_once: Callable[[Any], str] | None = None
 
@@ -176,10 +178,11 @@ def _serve(make: Callable[[], Act], pressed: Pressed, *, fresh: bool) -> Respons
         _renewed(act, form).fault = CHANGED
         return _ask(act, form, fresh=fresh, status=409)
     # 2. What must be typed was typed. The page asks for it too, but whoever sends this need not have a page.
-    if act.typed is not None and not hmac.compare_digest(
-        request.form.get(TYPED_FIELD, "").strip().encode(), act.typed.encode()
-    ):
+    typed = request.form.get(TYPED_FIELD, "").strip()
+    if act.typed is not None and not hmac.compare_digest(typed.encode(), act.typed.encode()):
         form.faults[TYPED_FIELD] = f"Type {act.typed} to confirm."
+    if act.typed_as is not None:
+        form.values[act.typed_as] = typed
     for each in act.fields:
         if each.needed and not form.values.get(each.name):
             form.faults[each.name] = "This is needed."

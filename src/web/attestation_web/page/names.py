@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from attestation.client.text import SHORT_ID, clean
+from attestation.machines.names import typed_name
 
 if TYPE_CHECKING:
     from attestation.api import MachineDetail
@@ -25,8 +26,5 @@ def called_by(serial: str | None, machine_id: str) -> str:
 
 
 def typed_for(machine: MachineDetail) -> str:
-    """Return what is typed before something is done to *machine* that cannot be undone.
-
-    Never what a machine says of itself: that may be the host name of another one, or nothing that a keyboard has.
-    """
-    return machine.hostname or machine.machine_id[:SHORT_ID]
+    """Return what is typed before something is done to *machine* that cannot be undone; the service compares it too."""
+    return typed_name(machine.hostname, machine.machine_id)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attestation.api.operator import HardwareDetail
 
 SEEN: Final = "seen"
+CONFIRMS: Final = "confirm_name"
 MOST_WAITING: Final = 100
 REASON: Final = Field(name="reason", label="Reason")
 VOTES: Final = "Where dual control asks for several people this is your vote."
@@ -276,8 +277,9 @@ def ak_reset(machine_id: str) -> Act:
         ],
         fields=[WHY],
         typed=typed_for(m),
+        typed_as=CONFIRMS,
         dangerous=True,
-        do=lambda client, f: client.ak_reset(machine_id, f["reason"]),
+        do=lambda client, f: client.ak_reset(machine_id, f["reason"], f[CONFIRMS]),
         did=lambda answer: f"{called(answer)} may activate another attestation key.",
     )
 
@@ -321,6 +323,7 @@ def replace(machine_id: str) -> Act:
             WHY,
         ],
         typed=typed_for(m),
+        typed_as=CONFIRMS,
         dangerous=True,
         do=lambda client, f: client.replace(machine_id, _replacement(f)),
         did=lambda answer: f"{called(answer)} took its place; {machine_id} is revoked.",
@@ -330,7 +333,11 @@ def replace(machine_id: str) -> Act:
 def _replacement(filled: Values) -> ReplaceRequest:
     new, _, version = filled["new"].partition(" ")
     return ReplaceRequest(
-        new=new, accept_ek="accept_ek" in filled, reason=filled["reason"], expected_version=int(version)
+        new=new,
+        accept_ek="accept_ek" in filled,
+        reason=filled["reason"],
+        expected_version=int(version),
+        confirm_name=filled[CONFIRMS],
     )
 
 
@@ -355,8 +362,11 @@ def revoke(machine_id: str) -> Act:
         ],
         fields=[Field(name="wipe", label="Order it to wipe itself", kind="check"), REASON],
         typed=typed_for(m),
+        typed_as=CONFIRMS,
         dangerous=True,
-        do=lambda client, f: client.revoke(machine_id, wipe="wipe" in f, reason=f.get("reason")),
+        do=lambda client, f: client.revoke(
+            machine_id, wipe="wipe" in f, reason=f.get("reason"), confirm_name=f[CONFIRMS]
+        ),
         did=lambda answer: (
             f"{called(answer)} is revoked" + (" and ordered to wipe itself." if answer.wipe_pending else ".")
         ),
@@ -374,9 +384,10 @@ def delete(machine_id: str) -> Act:
         will=["Its record is removed; it can then ask to be admitted anew.", "Its audit entries stay."],
         fields=[],
         typed=typed_for(m),
+        typed_as=CONFIRMS,
         dangerous=True,
         back="/machines",
-        do=lambda client, _: client.delete_machine(machine_id),
+        do=lambda client, f: client.delete_machine(machine_id, f[CONFIRMS]),
         did=lambda _: f"{called(m)} is deleted.",
     )
 
