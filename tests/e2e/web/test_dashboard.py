@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from tests.e2e.web.conftest import Visit
-from tests.e2e.web.visitor import TIMEOUT_MS, Visitor
+from tests.e2e.web.visitor import Visitor
 from tests.vectors.eventlog.ovmf import by_name
 
 pytestmark = [pytest.mark.swtpm, pytest.mark.slow]
@@ -59,7 +59,7 @@ def _watches(visitor: Visitor, name: str, held: str) -> None:
     menu.locator("summary").click()
     page.locator(held).focus()
     visitor.world.attest(name, by_name["sb-on"])
-    expect(status).to_have_text("attested", timeout=TIMEOUT_MS)
+    expect(status).to_have_text("attested")
     expect(menu.get_by_role("link", name="Lock")).to_be_visible()
     expect(page.locator(held)).to_be_focused()
     expect(page.locator("dt:text-is('Attested') + dd time")).to_be_visible()

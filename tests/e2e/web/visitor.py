@@ -34,6 +34,8 @@ class Visitor:
         self.context.add_cookies([{"name": "itl-web-theme", "value": theme, "url": world.web.url}])
         self.console: list[str] = []
         self.context.set_default_timeout(TIMEOUT_MS)
+        # What is expected of a page has its own: five seconds are two polls, which a busy machine may take for one.
+        expect.set_options(timeout=TIMEOUT_MS)
         self.page = self._watched(self.context.new_page())
 
     def _watched(self, page: Page) -> Page:
