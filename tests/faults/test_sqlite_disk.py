@@ -154,6 +154,9 @@ def test_a_disk_that_fails_in_each_way(tmp_path: Path) -> None:
                 file = Path(f"{service.database}{disk.file}")
                 with failing(service.pid, disk.calls, disk.how, file, log, seen=WRITES):
                     until(lambda: log.read_text().count("INJECTED") >= 4, f"calls that fail: {name}")  # noqa: B023
+                    # Those four may all have been of the service's own chores.
+                    if disk.refuses:
+                        until(lambda: sum(each.refused for each in lives) > refused, f"a refusal: {name}")  # noqa: B023
                     if name == "not synced":
                         service.kill()
                 if name == "not synced":

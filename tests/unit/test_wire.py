@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+from datetime import UTC, datetime
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
+from attestation.api.base import Instant
 from attestation.errors import MalformedEvidence
 from attestation.wire import (
     Reader,
@@ -184,3 +187,12 @@ def test_canonical_json_has_no_nan(number: float) -> None:
     """What JSON cannot say is a mistake of ours."""
     with pytest.raises(ValueError):
         canonical_json({"a": number})
+
+
+@pytest.mark.parametrize("text", ["0.5", "1770000000", "12:00", "", "2026-03-09T12:00:00"])
+def test_a_number_is_no_instant(text: str) -> None:
+    """The published schema says `date-time`; pydantic takes seconds since 1970 as well."""
+    instant = TypeAdapter(Instant)
+    assert instant.validate_python("2026-03-09T12:00:00Z") == datetime(2026, 3, 9, 12, tzinfo=UTC)
+    with pytest.raises(ValidationError):
+        instant.validate_python(text)

@@ -38,9 +38,6 @@ FOR_OTHER_CLIENTS = {
     "/api/v1/audit/tile/entries/{path}": "likewise",
     "/api/v1/policies/schema": "editors; `policy validate` has the rules with it",
     "/api/v1/machines/{machine_id}/results/{result_id}/ima-log": "tools that read measurement lists",
-    "/api/v1/stats/attention": "the dashboard's overview",
-    "/api/v1/health/findings": "the dashboard; on the service's machine `attestation-service doctor` looks at more",
-    "/api/v1/settings": "the dashboard",
     "/api/v1/trust/certificates/{sha256}": "programs; `trust list` has all of them",
 }
 """Who reads what no command does."""
@@ -425,11 +422,23 @@ def test_every_command_works_and_every_operator_route_is_reached(
     counted = terminal.json("stats")
     assert (counted["machines"], counted["by_status"]["revoked"]) == (6, 3)
     assert terminal.json("health")["ready"] is True
+    assert "alarm" in terminal.ok("attention")
+    assert terminal.run("findings").exit_code in (0, 1)
+    assert "SETTING" in terminal.ok("settings")
+    terminal.ok("trust", "advisories")
+    assert terminal.json("trust", "unknown") == []
     assert "Machines" in terminal.ok("query", "--tables")
     terminal.ok("query", "Machines | where status == 'revoked' | count", "--save", "ended")
     assert "ended" in terminal.ok("query", "--list")
     assert terminal.json("query", "--saved", "ended") == [{"Count": 3}]
     terminal.ok("query", "--delete", "ended")
+    terminal.sit_down("anna")
+    for name in ("hers", "old"):
+        terminal.ok("query", "Machines | count", "--save", name, "--share")
+    terminal.sit_down("berta")
+    terminal.ok("query", "--take-over", "anna/hers")
+    terminal.ok("query", "--delete", "anna/old")
+    terminal.sit_down(None)
     assert terminal.json("version")["service"] == local.app.version
     terminal.ok("config", "set", "output", "table")
     assert terminal.json("config", "show")["settings"]["output"]["value"] == "json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from attestation.errors import RequestInvalid
 from attestation.machines.names import canonical_hostname, canonical_interface
@@ -35,6 +35,15 @@ class Wire(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+
+def _date_first(value: object) -> object:
+    if isinstance(value, str) and value[4:5] != "-":
+        raise ValueError("a number is no instant: it is a date and a time, as in 2026-03-09T12:00:00Z")
+    return value
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_date_first)]
+"""An instant in a query: RFC 3339 §5.6. Seconds since 1970 are refused: pydantic takes them, no schema says so."""
 
 ClusterId = Annotated[str, Field(pattern=CLUSTER_ID_PATTERN, examples=["default"])]
 Hostname = Annotated[

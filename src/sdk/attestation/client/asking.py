@@ -116,7 +116,9 @@ def spelled(
     bound.apply_defaults()
     given = bound.arguments
     path = at(operation, **{name: given.pop(name) for name in operation.in_path})
-    takes_body = bool(given) and operation.method not in ("GET", "DELETE")
+    takes_body = (
+        "request" in given if operation.method == "DELETE" else bool(given) and operation.method != "GET"
+    )
     members = {name.rstrip("_"): value for name, value in given.items() if value is not None}
     if takes_body:
         return path, {}, members.get("request", members)

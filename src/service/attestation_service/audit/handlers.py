@@ -9,10 +9,9 @@ from typing import Annotated, Final, TypeVar
 
 import structlog
 from fastapi import Path, Query, Response
-from pydantic import AwareDatetime
 
 from attestation.api import AuditEntryDetail, AuditKeys, AuditPage, ConsistencyProof, InclusionProof
-from attestation.api.base import MachineId
+from attestation.api.base import Instant, MachineId
 from attestation.audit import merkle
 from attestation.audit.export import (
     MAX_CHECKPOINTS,
@@ -51,8 +50,8 @@ async def list_entries(
     machine_id: Annotated[MachineId | None, Query()] = None,
     action: Annotated[str | None, Query(pattern=r"^[a-z_]{1,64}$")] = None,
     operator_cn: Annotated[str | None, Query(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")] = None,
-    since: Annotated[AwareDatetime | None, Query(description="Not before this instant")] = None,
-    until: Annotated[AwareDatetime | None, Query(description="Before this instant")] = None,
+    since: Annotated[Instant | None, Query(description="Not before this instant")] = None,
+    until: Annotated[Instant | None, Query(description="Before this instant")] = None,
     text: Annotated[
         str | None,
         Query(

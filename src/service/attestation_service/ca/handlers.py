@@ -15,7 +15,6 @@ from typing import Annotated, Final, Literal
 
 from cryptography import x509
 from fastapi import Query
-from pydantic import AwareDatetime
 
 from attestation.algorithms import CryptoPolicy, Use, demand
 from attestation.api import (
@@ -32,7 +31,7 @@ from attestation.api import (
     RefusedKeyRequest,
     RotationRequest,
 )
-from attestation.api.base import MachineId
+from attestation.api.base import Instant, MachineId
 from attestation.errors import (
     AlreadyExists,
     CANotConfigured,
@@ -193,8 +192,8 @@ async def certificates(
     machine_id: Annotated[MachineId | None, Query()] = None,
     state: Annotated[IssuanceState | None, Query()] = None,
     profile: Annotated[ProfileName | None, Query()] = None,
-    ends_from: Annotated[AwareDatetime | None, Query(description="Not over before this instant")] = None,
-    ends_before: Annotated[AwareDatetime | None, Query(description="Over before this instant")] = None,
+    ends_from: Annotated[Instant | None, Query(description="Not over before this instant")] = None,
+    ends_before: Annotated[Instant | None, Query(description="Over before this instant")] = None,
     sort: Annotated[
         Literal["not_after"] | None,
         Query(description="Those that end first before others; newest first without"),
