@@ -142,6 +142,7 @@ def test_attention_counts_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         "alarms": 0,
         "failed_recently": 3,
         "undelivered": 0,
+        "stale": 0,
         "oldest_result": None,
         "expiring": 0,
         "next_expiry": None,

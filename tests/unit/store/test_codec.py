@@ -97,6 +97,8 @@ BY_HAND = {
     "Oldest": "three columns of a machine",
     "Page": "its cursor is of a row",
     "Pending": "a count and a sum",
+    "Troubles": "counts",
+    "Unvouched": "two columns, and a codec reads the certificate",
     "Waiting": "counts by age, and the first",
 }
 """What the store makes of a row's columns by their place."""
