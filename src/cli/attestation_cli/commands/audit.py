@@ -1,5 +1,6 @@
 """`attestation audit …`: read, export and verify the audit log, and prove what is in it."""
 
+# Longer than 500 lines: the commands of one group, which share how the log's keys are read.
 from __future__ import annotations
 
 import contextlib
