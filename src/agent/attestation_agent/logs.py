@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from attestation.log_line import Lines, LogFormat, StandardError, is_coloured, is_for_people
+from attestation.log_line import Lines, LogFormat, is_coloured, is_for_people, standard_error
 
 
 def configure(level: str, form: LogFormat = "auto") -> Any:
@@ -26,7 +26,7 @@ def configure(level: str, form: LogFormat = "auto") -> Any:
             Lines(colour=is_coloured(sys.stderr)) if text else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(StandardError()),  # type: ignore[arg-type]  # typed as a whole TextIO; structlog calls write and flush
+        logger_factory=structlog.WriteLoggerFactory(standard_error()),
         cache_logger_on_first_use=False,
     )
     return structlog.get_logger("attestation_agent")

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from datetime import datetime
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO, cast
 
 from attestation.text import clean
 
@@ -37,7 +37,7 @@ def is_coloured(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty() and not told.get("NO_COLOR") and told.get("TERM") != "dumb"
 
 
-class StandardError:
+class _StandardError:
     """Standard error as it is when something is written, not as it was when logging was configured.
 
     What cannot be written is lost: a full disk, or a reader who has gone, stops nothing but the log.
@@ -54,6 +54,11 @@ class StandardError:
         """Write what is held, if that can be."""
         with contextlib.suppress(OSError):
             sys.stderr.flush()
+
+
+def standard_error() -> TextIO:
+    """Return standard error for a log: see `_StandardError`. It can write and flush, which is all that logging asks."""
+    return cast("TextIO", _StandardError())
 
 
 def log_line(event: Mapping[str, Any], *, colour: bool) -> str:

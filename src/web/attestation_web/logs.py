@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from attestation.log_line import Lines, LogFormat, StandardError, is_coloured, is_for_people
+from attestation.log_line import Lines, LogFormat, is_coloured, is_for_people, standard_error
 
 NAME: Final = "attestation_web"
 _JWT: Final = re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*")
@@ -44,10 +44,10 @@ def configure(level: str, form: LogFormat = "auto") -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(StandardError()),  # type: ignore[arg-type]  # typed as a whole TextIO; structlog calls write and flush
+        logger_factory=structlog.WriteLoggerFactory(standard_error()),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(StandardError())
+    handler = logging.StreamHandler(standard_error())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

@@ -134,7 +134,7 @@ def _serve(settings: Settings, warnings: Sequence[str]) -> int:
     logs.configure(settings.log_level, settings.log_format)
     for warning in warnings:
         logs.log().warning("web.weak", reason=warning)
-    app = WSGIMiddleware(application(settings), workers=settings.threads)  # type: ignore[arg-type]  # it has types of its own
+    app = WSGIMiddleware(application(settings), workers=settings.threads)  # type: ignore[arg-type]  # a2wsgi types WSGI by itself, Flask as typeshed does
     connections.ask_for_files()
     server = Server(
         uvicorn.Config(

@@ -34,7 +34,7 @@ class Release:
         self,
         machine_id: str,
         name: str,
-        request: MachineRequest,  # noqa: ARG002 -- the proof, which the service took
+        request: MachineRequest,  # noqa: ARG002 -- the body of the route; the service has judged it before this runs
         machine: AttestedMachine,
     ) -> Sealed:
         """Give a machine a secret of its own, sealed to it, for a fresh quote."""
@@ -47,7 +47,7 @@ class Release:
     async def read_shared(
         self,
         name: str,
-        request: MachineRequest,  # noqa: ARG002 -- the proof, which the service took
+        request: MachineRequest,  # noqa: ARG002 -- the body of the route; the service has judged it before this runs
         machine: AttestedMachine,
     ) -> Sealed:
         """Give a machine a shared secret, sealed to it, for a fresh quote."""

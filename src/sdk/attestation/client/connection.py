@@ -144,7 +144,7 @@ class HTTPSender(Closing):
     def speaking(self, headers: Mapping[str, str], acts: Acts) -> Self:
         """Return a sender over the same connections, with other headers and acts of its own."""
         other = copy.copy(self)
-        other._headers = {**self._headers, **headers}  # noqa: SLF001 -- one of ours
+        other._headers = {**self._headers, **headers}  # noqa: SLF001 -- a copy of this connection, made above
         other._acts = acts  # noqa: SLF001 -- likewise
         return other
 

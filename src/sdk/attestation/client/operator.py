@@ -99,7 +99,7 @@ class OperatorClient(OperatorAPI, ExtensionAPI, Asking):
         client = copy.copy(self)
         client.meant = None
         headers = bearer(token) if address is None else {**bearer(token), "X-Forwarded-For": address}
-        client._http = self._http.speaking(headers, acts or Acts())  # noqa: SLF001 -- one of ours
+        client._http = self._http.speaking(headers, acts or Acts())  # noqa: SLF001 -- a copy of this client, made above
         return client
 
     machine_records = _records(OperatorAPI.machines)

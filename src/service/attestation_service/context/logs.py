@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from attestation.log_line import Lines, LogFormat, StandardError, is_coloured, is_for_people
+from attestation.log_line import Lines, LogFormat, is_coloured, is_for_people, standard_error
 
 REDACTED = "***"
 SECRET_WORDS = frozenset(
@@ -92,10 +92,10 @@ def configure(level: str, form: LogFormat = "auto") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(StandardError()),  # type: ignore[arg-type]  # it only writes and flushes
+        logger_factory=structlog.WriteLoggerFactory(standard_error()),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(StandardError())
+    handler = logging.StreamHandler(standard_error())
     handler.addFilter(_Redacting())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
