@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from sqlalchemy import Delete, Update, bindparam
 from sqlalchemy import Insert as InsertStatement
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDialect
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -32,8 +33,19 @@ class _Dialect(NamedTuple):
     insert: Insert
 
 
+class _SQLiteCompiler(SQLiteCompiler):
+    def visit_ilike_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        # Its LIKE heeds no case already; `lower()` on both sides, which SQLAlchemy puts there, takes three times as long.
+        return self.visit_like_op_binary(binary, operator, **kw)
+
+
+class _SQLite(SQLiteDialect):
+    statement_compiler = _SQLiteCompiler
+    supports_statement_cache = True
+
+
 DIALECTS: Mapping[str, _Dialect] = {
-    "sqlite": _Dialect(sqlite.dialect(paramstyle="qmark"), sqlite.insert),
+    "sqlite": _Dialect(_SQLite(paramstyle="qmark"), sqlite.insert),
     "postgresql": _Dialect(
         postgresql.dialect(paramstyle="numeric_dollar"),  # type: ignore[no-untyped-call]  # SQLAlchemy's lack
         postgresql.insert,
