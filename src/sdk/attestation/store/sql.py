@@ -34,9 +34,8 @@ class _Dialect(NamedTuple):
 
 
 class _SQLiteCompiler(SQLiteCompiler):
-    def visit_ilike_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        # Its LIKE heeds no case already; `lower()` on both sides, which SQLAlchemy puts there, takes three times as long.
-        return self.visit_like_op_binary(binary, operator, **kw)
+    # Its LIKE heeds no case already; with SQLAlchemy's `lower()` on both sides it takes three times as long.
+    visit_ilike_op_binary = SQLiteCompiler.visit_like_op_binary
 
 
 class _SQLite(SQLiteDialect):
