@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from attestation_service.settings import Settings
 from attestation_web.settings import Settings as WebSettings
 from tests.docs.pages import ROOT
 from tests.fixtures import postgres
+from tests.fixtures.operator_pki import OperatorCA
 
 HERE = ROOT / "deploy/compose"
 FILE = HERE / "compose.yaml"
@@ -105,6 +107,9 @@ def test_the_dashboard_can_use_what_it_is_given(tmp_path: Path) -> None:
     web = services["web"]
     (tmp_path / "web-client").write_text("0123456789abcdef")
     (tmp_path / "web-client").chmod(0o600)
+    authority = OperatorCA(datetime.now(UTC).replace(microsecond=0), "Servers")
+    (tmp_path / "ca.pem").write_bytes(authority.pem)
+    authority.server("dash.example").files(tmp_path, "dash-tls")
     environment = {
         name: value.replace("/run/secrets", str(tmp_path)) for name, value in web["environment"].items()
     }

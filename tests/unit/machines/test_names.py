@@ -11,6 +11,7 @@ from attestation.machines.names import (
     canonical_hostname,
     canonical_interface,
     names_of,
+    typed_name,
 )
 
 
@@ -89,3 +90,11 @@ def test_what_is_from_before_the_rules_is_compared_by_its_letters() -> None:
     assert names_of("CP_1", "Somewhere") == Names(hostname="cp_1", address="somewhere")
     assert names_of(None, None) == Names(hostname=None, address=None)
     assert names_of("cp-1.", "::ffff:10.0.0.11/120").told() == "host name cp-1 and address 10.0.0.11"
+
+
+def test_what_is_typed_is_never_what_the_machine_says() -> None:
+    """The host name an operator gave; without one the first eight digits of the machine id."""
+    machine = "0123456789abcdef" * 4
+    assert typed_name("cp-1", machine) == "cp-1"
+    for nothing in (None, ""):
+        assert typed_name(nothing, machine) == "01234567"
