@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +12,6 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,13 +67,14 @@ from attestation.results import (
     Verdict,
     conclude,
 )
-from attestation.tpm import PCRSelection, parse_public
+from attestation.tpm import PCRSelection
 from attestation.wire import b64decode, b64encode
 from attestation_testing.tee.amd import Pki, Processor
 from attestation_testing.tee.intel import Platform, enclave_report, td_report
 from attestation_testing.tee.nvidia import SoftwareGPU
 from tests.contract import toy_kind
 from tests.contract.toy_kind import TOY, TOY_BLOCK
+from tests.fixtures import hcl
 from tests.vectors import forge
 
 AT = datetime(2026, 11, 22, tzinfo=UTC)
@@ -231,33 +229,10 @@ def _sgx() -> Sample:
 
 
 def _azure_hcl() -> Sample:
-    processor = Processor(pki=Pki())
-    ak = parse_public(forge.AKS["rsassa"].public).key()
-    assert isinstance(ak, RSAPublicKey)
-    numbers = {"e": ak.public_numbers().e, "n": ak.public_numbers().n}
-    key = {
-        name: base64.urlsafe_b64encode(value.to_bytes((value.bit_length() + 7) // 8)).decode().rstrip("=")
-        for name, value in numbers.items()
-    }
-    runtime = json.dumps({"keys": [{"kid": "HCLAkPub", "kty": "RSA", **key}]}).encode()
-    told = hashlib.sha256(runtime).digest() + bytes(32)
-    report = b"HCLA" + bytes(28) + processor.report(told)
-    report += struct.pack("<IIIII", 20 + len(runtime), 1, 2, 1, len(runtime)) + runtime
-    attest, signature = forge.quote("rsassa")
-    expected = ExpectedHardware(
-        at=AT,
-        report_data=bytes(64),
-        endorsements=processor.endorsements(with_vek=True),
-        approved=Approved(chip=processor.chip_id),
-        nonce=forge.NONCE,
-        ak_public=forge.AKS["rsassa"].public,
-    )
+    sent, expected = hcl.snp(AT)
     return Sample(
         kind=AZURE_HCL,
-        item={
-            "hcl_report": b64encode(report),
-            "tpm_quote": b64encode(len(attest).to_bytes(2) + attest + signature),
-        },
+        item={name: b64encode(data) for name, data in sent.items()},
         signed=("tpm_quote",),
         expected=expected,
         later=replace(expected, nonce=bytes(32)),

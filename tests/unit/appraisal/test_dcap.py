@@ -406,6 +406,24 @@ def test_what_is_kept_and_who_is_seen() -> None:
         assert "tcb_status" not in (without.state or {})
 
 
+def test_an_enclave_below_every_level_is_told_of_its_own_components() -> None:
+    """Of SGX alone: a quote of an enclave has no components of a TDX module."""
+    case = sgx()
+    info = tcb_info("SGX", tcbLevels=[platform_level(sgx=(3, 2))])
+    (below,) = told(replace(case, collateral=PLATFORM.collateral("SGX", info=info)), "sgx-tcb-level")
+    assert "SGX component 1 at 2 of 3" in str(below)
+    assert "TDX" not in str(below)
+
+
+def test_only_a_test_is_called_one() -> None:
+    """What ends in Intel's own root is not flagged."""
+    compared = expected(tdx().quote, AT, tdx().collateral, root=ROOT)
+    claims = TDX.verify(TDX.parse(item(tdx().quote)), compared)
+    for test_only in (True, False):
+        followed, _ = TDX.follow(replace(claims, test_only=test_only), compared, None)
+        assert any(each.check == "tdx-test-only" for each in followed) is test_only
+
+
 def test_padding_is_told() -> None:
     """How many bytes were cut off."""
     assert "70 bytes" in str(told(ZOO["padding"], "tdx-notes"))
