@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from attestation_operator.objects import Raw, Target
+from attestation_operator.objects import Key, Kind, Raw, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +88,25 @@ class PatchNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteNode:
-    """Delete a Node, if it is still this one (UID and resourceVersion)."""
+class Create:
+    """Create an object, in the namespace that its metadata name.
+
+    Where there is one of that name, `ObjectExists` ends what is done: what it is must be read and judged, for a
+    stranger may have put it there. Of a kind with a status subresource the API server drops `status`.
+    """
+
+    kind: Kind
+    raw: Raw
+
+    @property
+    def target(self) -> Key:
+        """Name of what is created."""
+        return Key.of(self.kind, self.raw)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Delete an object, if it is still this one (UID and resourceVersion)."""
 
     target: Target
 
@@ -99,7 +116,8 @@ class SetStatus:
     """Our part of `status` of an object of our own kinds, whole, by server-side apply.
 
     What this program said before and does not say now goes; what others say stays. Each program of ours that writes
-    a status has its own `manager`.
+    a status has its own `manager`. The resourceVersion is not compared: what must be judged from the newest state is
+    for `MergeStatus`.
     """
 
     target: Target
@@ -107,4 +125,18 @@ class SetStatus:
     status: Mapping[str, Any]
 
 
-Action = Approve | Deny | PutCertificate | Fail | EmitEvent | PatchNode | DeleteNode | SetStatus
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeStatus:
+    """Members of `status` of an object of our own kinds, merged (RFC 7396), if it is unchanged (resourceVersion).
+
+    None takes a member away; a list is replaced whole. For a state machine: no step is taken from a state that is
+    not there any more, and none is taken back.
+    """
+
+    target: Target
+    status: Mapping[str, Any]
+
+
+Action = (
+    Approve | Deny | PutCertificate | Fail | EmitEvent | PatchNode | Create | Delete | SetStatus | MergeStatus
+)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import httpx2 as httpx
-from lightkube import AsyncClient, KubeConfig
+from lightkube import ALL_NS, AsyncClient, KubeConfig
 from lightkube.config import client_adapter
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core import resource as res
@@ -21,14 +21,8 @@ from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import Generic, create_api_info
 from lightkube.types import PatchType
 
-from attestation_operator.errors import ClusterRefused, ClusterUnavailable, ObjectChanged
-from attestation_operator.objects import MANAGER, Key, Kind, Raw, Target, page_objects
-
-LEASE: Final = Kind(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases")
-EVENT: Final = Kind(group="events.k8s.io", version="v1", kind="Event", plural="events")
-ACCESS_REVIEW: Final = Kind(
-    group="authorization.k8s.io", version="v1", kind="SubjectAccessReview", plural="subjectaccessreviews"
-)
+from attestation_operator.errors import ClusterRefused, ClusterUnavailable, ObjectChanged, ObjectExists
+from attestation_operator.objects import ACCESS_REVIEW, MANAGER, Key, Kind, Raw, Target, page_objects
 
 TIMEOUT_SECONDS: Final = 10.0
 _PASSING: Final = frozenset({401, 408, 429})
@@ -104,9 +98,9 @@ class KubernetesCluster:
 
     async def read(self, key: Key) -> Raw | None:
         """Return an object as it is now, None where there is none."""
-        with _told(key.kind.plural, key.name):
+        with _told(key):
             try:
-                found: Raw = await self._client.get(_whole(key.kind), _segment(key.name))
+                found: Raw = await self._client.get(_whole(key.kind), _segment(key.name), **_in(key))
             except httpx.HTTPStatusError as e:
                 if e.response.status_code == 404:
                     return None
@@ -114,21 +108,33 @@ class KubernetesCluster:
             return found
 
     async def list(
-        self, kind: Kind, *, labels: Mapping[str, str] | None = None, fields: Mapping[str, str] | None = None
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> list[Raw]:
-        """Return all objects of a kind, or those that the selectors choose."""
-        return [raw async for raw in self.each(kind, labels=labels, fields=fields)]
+        """Return all objects of a kind, in all namespaces or one; or those of them that the selectors choose."""
+        return [raw async for raw in self.each(kind, namespace=namespace, labels=labels, fields=fields)]
 
     async def each(
-        self, kind: Kind, *, labels: Mapping[str, str] | None = None, fields: Mapping[str, str] | None = None
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Raw]:
         """Yield what `list` returns, with no more than a page of it in memory."""
-        with _told(kind.plural):
+        where = {"namespace": namespace or ALL_NS} if kind.namespaced else {}
+        with _told(kind):
             pages = self._client.list(
                 _whole(kind),
                 chunk_size=page_objects(kind),
                 labels=dict(labels) if labels else None,
                 fields=dict(fields) if fields else None,
+                **where,
             )
             async for raw in pages:
                 yield raw
@@ -138,50 +144,41 @@ class KubernetesCluster:
         answer = await self.create(ACCESS_REVIEW, {"spec": spec})
         return answer["status"].get("allowed") is True
 
-    async def create(self, kind: Kind, raw: Raw, *, namespace: str | None = None) -> Raw:
-        """Create an object; `ObjectChanged` where there is one of that name."""
-        resource = _whole(kind) if namespace is None else _namespaced(kind)
-        where: dict[str, Any] = {} if namespace is None else {"namespace": namespace}
-        with _told(kind.plural):
-            answer: Raw = await self._client.create(resource(raw), **where)
-            return answer
+    async def create(self, kind: Kind, raw: Raw) -> Raw:
+        """Create an object, in the namespace that its metadata name; return it as it was stored.
 
-    async def read_namespaced(self, kind: Kind, name: str, namespace: str) -> Raw | None:
-        """Return an object of a namespace as it is now, None where there is none."""
-        with _told(kind.plural, name):
+        Raises:
+            ObjectExists: There is one of that name.
+        """
+        where = {"namespace": raw["metadata"]["namespace"]} if kind.namespaced else {}
+        with _told(kind):
             try:
-                found: Raw = await self._client.get(_namespaced(kind), _segment(name), namespace=namespace)
+                answer: Raw = await self._client.create(_whole(kind)(raw), **where)
             except httpx.HTTPStatusError as e:
-                if e.response.status_code == 404:
-                    return None
+                if e.response.status_code == 409 and _member(e.response, "reason") == "AlreadyExists":
+                    raise ObjectExists(f"{kind.plural}: {_reason(e.response)}") from e
                 raise
-            return found
-
-    async def replace_namespaced(self, kind: Kind, raw: Raw, namespace: str) -> Raw:
-        """Replace an object of a namespace, if it is still of the resourceVersion that *raw* has."""
-        name = raw["metadata"]["name"]
-        with _told(kind.plural, name):
-            made = _namespaced(kind)(raw)
-            answer: Raw = await self._client.replace(made, _segment(name), namespace=namespace)
             return answer
 
-    async def replace(self, target: Target, change: Raw, *, action: str) -> bool:
-        """PUT *change* to a subresource of *target*; False where the object is gone."""
-        body = {"metadata": _precondition(target), **change}
+    async def replace(self, target: Target, change: Raw, *, action: str | None = None) -> bool:
+        """PUT *change* to *target*, or to a subresource of it; False where the object is gone."""
+        body = {**change, "metadata": {**change.get("metadata", {}), **_precondition(target)}}
+        resource = _resource(target.kind, action)
 
         async def put() -> None:
-            await self._client.replace(_part(target.kind, action)(body), _segment(target.name))
+            await self._client.replace(resource(body), _segment(target.name), **_in(target))
 
         return await self._done(target, put())
 
     async def merge(self, target: Target, change: Raw, *, action: str | None = None) -> bool:
         """Merge *change* (RFC 7396) into *target*, or into a subresource of it; False where the object is gone."""
-        metadata = {**change.get("metadata", {}), **_precondition(target)}
-        body = {**change, "metadata": metadata}
-        resource: Any = _part(target.kind, action) if action else _whole(target.kind)
+        body = {**change, "metadata": {**change.get("metadata", {}), **_precondition(target)}}
+        resource = _resource(target.kind, action)
 
         async def patch() -> None:
-            await self._client.patch(resource, _segment(target.name), body, patch_type=PatchType.MERGE)
+            await self._client.patch(
+                resource, _segment(target.name), body, patch_type=PatchType.MERGE, **_in(target)
+            )
 
         return await self._done(target, patch())
 
@@ -199,12 +196,13 @@ class KubernetesCluster:
 
         async def patch() -> None:
             await self._client.patch(
-                _part(target.kind, "status"),
+                _resource(target.kind, "status"),
                 _segment(target.name),
                 body,
                 patch_type=PatchType.APPLY,
                 field_manager=manager,
                 force=True,
+                **_in(target),
             )
 
         return await self._done(target, patch())
@@ -212,6 +210,8 @@ class KubernetesCluster:
     async def delete(self, target: Target) -> bool:
         """Delete *target*, if it is still this object, unchanged; False where it is gone."""
         place = f"apis/{target.kind.api_version}" if target.kind.group else f"api/{target.kind.version}"
+        if target.namespace is not None:
+            place = f"{place}/namespaces/{_segment(target.namespace)}"
 
         async def delete() -> None:
             answer = await self._http.request(
@@ -228,7 +228,7 @@ class KubernetesCluster:
         return await self._done(target, delete())
 
     async def _done(self, target: Target, request: Any) -> bool:
-        with _told(target.kind.plural, target.name):
+        with _told(target):
             try:
                 await request
             except httpx.HTTPStatusError as e:
@@ -239,9 +239,9 @@ class KubernetesCluster:
 
 
 @contextlib.contextmanager
-def _told(*what: str) -> Iterator[None]:
+def _told(what: Kind | Key | Target) -> Iterator[None]:
     """Tell failures of HTTP as our errors."""
-    named = " ".join(what)
+    named = what.plural if isinstance(what, Kind) else f"{what.kind.plural} {what}"
     try:
         yield
     except httpx.HTTPStatusError as e:
@@ -259,11 +259,20 @@ def _told(*what: str) -> Iterator[None]:
 
 def _reason(response: httpx.Response) -> str:
     """Return what the API server says why, at most 300 characters; never an object."""
+    return _member(response, "message") or _member(response, "reason") or "no reason given"
+
+
+def _member(response: httpx.Response, name: str) -> str:
+    """Return a member of the Status that the API server answered with, at most 300 characters; empty without."""
     try:
-        said = response.json()
-        return str(said.get("message") or said.get("reason") or "")[:300]
+        return str(response.json().get(name) or "")[:300]
     except (ValueError, AttributeError):
-        return "no reason given"
+        return ""
+
+
+def _in(what: Key | Target) -> dict[str, Any]:
+    """Return lightkube's argument for the namespace of an object, nothing where it has none."""
+    return {} if what.namespace is None else {"namespace": _segment(what.namespace)}
 
 
 def _precondition(target: Target) -> dict[str, str]:
@@ -275,27 +284,24 @@ def _segment(name: str) -> str:
     return quote(name, safe="")
 
 
-@cache
 def _whole(kind: Kind) -> Any:
     """Return lightkube's resource for objects of *kind*, as dictionaries."""
-    return _resource(res.GlobalResource, kind)
+    return _resource(kind, None)
 
 
 @cache
-def _namespaced(kind: Kind) -> Any:
-    return _resource(res.NamespacedResourceG, kind)
-
-
-def _resource(scope: type, kind: Kind) -> type:
+def _resource(kind: Kind, action: str | None) -> Any:
+    """Return lightkube's resource for objects of *kind*, or for a subresource of them: `status`, `approval`."""
     info = create_api_info(kind.group, kind.version, kind.kind, kind.plural)
-    return type(kind.kind, (scope, Generic), {"_api_info": info})
-
-
-@cache
-def _part(kind: Kind, action: str) -> Any:
-    """Return lightkube's resource for a subresource: `status`, `approval`."""
-    named = res.ResourceDef(kind.group, kind.version, kind.kind)
+    if action is None:
+        scope: type = res.NamespacedResourceG if kind.namespaced else res.GlobalResource
+        return type(kind.kind, (scope, Generic), {"_api_info": info})
     info = res.ApiInfo(
-        resource=named, parent=named, plural=kind.plural, verbs=["get", "patch", "put"], action=action
+        resource=info.resource,
+        parent=info.resource,
+        plural=kind.plural,
+        verbs=["get", "patch", "put"],
+        action=action,
     )
-    return type(f"{kind.kind}{action.capitalize()}", (res.GlobalSubResource, Generic), {"_api_info": info})
+    scope = res.NamespacedSubResource if kind.namespaced else res.GlobalSubResource
+    return type(f"{kind.kind}{action.capitalize()}", (scope, Generic), {"_api_info": info})

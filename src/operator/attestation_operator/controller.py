@@ -27,9 +27,14 @@ class Cluster(Protocol):
         ...
 
     async def list(
-        self, kind: Kind, *, labels: Mapping[str, str] | None = None, fields: Mapping[str, str] | None = None
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> list[Raw]:
-        """Return all objects of a kind, or those that the selectors choose."""
+        """Return all objects of a kind, in all namespaces or one; or those of them that the selectors choose."""
         ...
 
     async def review(self, spec: Raw) -> bool:

@@ -23,6 +23,12 @@ class ObjectChanged(Conflict):
     code = "object-changed"
 
 
+class ObjectExists(ObjectChanged):
+    """There is an object under the name that one was to be created under: it is read, and judged."""
+
+    code = "object-exists"
+
+
 class NotLeading(Unavailable):
     """Another replica may act by now: this one does nothing any more."""
 

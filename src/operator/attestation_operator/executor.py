@@ -11,22 +11,24 @@ from attestation.wire import b64encode
 from attestation_operator.actions import (
     Action,
     Approve,
-    DeleteNode,
+    Create,
+    Delete,
     Deny,
     EmitEvent,
     Fail,
+    MergeStatus,
     PatchNode,
     PutCertificate,
     SetStatus,
 )
-from attestation_operator.cluster import EVENT, KubernetesCluster
-from attestation_operator.errors import ClusterRefused, NotLeading, ObjectChanged
-from attestation_operator.objects import GROUP, Raw, clipped
+from attestation_operator.cluster import KubernetesCluster
+from attestation_operator.errors import ClusterRefused, NotLeading, ObjectExists
+from attestation_operator.objects import EVENT, GROUP, Raw, clipped
 
 EVENT_NAMESPACE: Final = "default"
 """Where events about objects without a namespace are (events.k8s.io/v1)."""
 
-_Change = Approve | Deny | PutCertificate | Fail | PatchNode | DeleteNode | SetStatus
+_Change = Approve | Deny | PutCertificate | Fail | PatchNode | Create | Delete | SetStatus | MergeStatus
 
 MAX_NAME: Final = 253
 
@@ -42,7 +44,7 @@ class Executor(Protocol):
 
         Raises:
             NotLeading: Another replica may act by now.
-            ObjectChanged: The object is not what was judged.
+            ObjectChanged: The object is not what was judged; `ObjectExists`: it was to be created and is there.
             ClusterUnavailable: The API server is away.
             ClusterRefused: The API server refuses.
         """
@@ -82,7 +84,7 @@ class KubernetesExecutor:
         """Do all of them in order; see `Executor`."""
         for action in actions:
             if not self._leading():
-                raise NotLeading(f"{type(action).__name__} {action.target.name}: the lease is not held")
+                raise NotLeading(f"{type(action).__name__} {action.target}: the lease is not held")
             await self._one(action)
 
     async def _one(self, action: Action) -> None:
@@ -95,31 +97,36 @@ class KubernetesExecutor:
             "action.done" if there else "action.needless",
             action=type(action).__name__,
             kind=target.kind.kind,
-            name=target.name,
+            name=str(target),
             reason=getattr(action, "reason", None),
         )
 
     async def _changed(self, action: _Change) -> bool:
         """Do it; False where the object is gone."""
-        target, cluster = action.target, self._cluster
+        cluster = self._cluster
         status: dict[str, Any]
         match action:
-            case Approve() | Deny():
+            case Approve(target=target) | Deny(target=target):
                 type_ = "Approved" if isinstance(action, Approve) else "Denied"
                 status = {"conditions": _with(action, type_)}
                 return await cluster.replace(target, {"status": status}, action="approval")
-            case PutCertificate():
+            case PutCertificate(target=target):
                 status = {"certificate": b64encode(action.certificate_pem.encode())}
                 return await cluster.merge(target, {"status": status}, action="status")
-            case Fail():
+            case Fail(target=target):
                 status = {"conditions": _with(action, "Failed")}
                 return await cluster.merge(target, {"status": status}, action="status")
-            case PatchNode():
+            case PatchNode(target=target):
                 return await cluster.merge(target, _node_patch(action))
-            case DeleteNode():
+            case Create():
+                await cluster.create(action.kind, action.raw)
+                return True
+            case Delete(target=target):
                 return await cluster.delete(target)
-            case SetStatus():
+            case SetStatus(target=target):
                 return await cluster.apply_status(target, action.status, manager=action.manager)
+            case MergeStatus(target=target):
+                return await cluster.merge(target, {"status": action.status}, action="status")
 
     async def _emit(self, action: EmitEvent) -> None:
         """Write an Event under a name that is the same for the same: a second one (409) says nothing new."""
@@ -131,8 +138,10 @@ class KubernetesExecutor:
             "uid": target.uid,
             "resourceVersion": target.resource_version,
         }
+        if target.namespace is not None:
+            regarding["namespace"] = target.namespace
         event: dict[str, Any] = {
-            "metadata": {"name": event_name(action), "namespace": EVENT_NAMESPACE},
+            "metadata": {"name": event_name(action), "namespace": target.namespace or EVENT_NAMESPACE},
             "eventTime": rfc3339(self._clock.now()),
             "reportingController": f"{GROUP}/{self._name}",
             "reportingInstance": self._instance[:128],
@@ -144,16 +153,18 @@ class KubernetesExecutor:
         }
         try:
             try:
-                await self._cluster.create(EVENT, event, namespace=EVENT_NAMESPACE)
+                await self._cluster.create(EVENT, event)
             except ClusterRefused:
+                if target.namespace is not None:
+                    raise
                 # An old API server wants the namespace of the Event there too, where the object has none (1.20).
                 regarding = {**regarding, "namespace": EVENT_NAMESPACE}
                 event = {**event, "regarding": regarding}
-                await self._cluster.create(EVENT, event, namespace=EVENT_NAMESPACE)
-        except ObjectChanged:
+                await self._cluster.create(EVENT, event)
+        except ObjectExists:
             pass
         except AttestationError as e:
-            self._log.warning("event.not_written", name=target.name, code=e.code, reason=str(e))
+            self._log.warning("event.not_written", name=str(target), code=e.code, reason=str(e))
 
 
 def event_name(action: EmitEvent) -> str:

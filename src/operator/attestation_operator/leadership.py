@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from attestation.clock import Clock, rfc3339
 from attestation.errors import AttestationError
-from attestation_operator.cluster import LEASE, KubernetesCluster
-from attestation_operator.objects import Raw
+from attestation_operator.cluster import KubernetesCluster
+from attestation_operator.objects import LEASE, Key, Raw, Target
 
 LEASE_SECONDS: Final = 15
 RENEW_SECONDS: Final = 10.0
@@ -49,8 +49,7 @@ class Lease:
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
-        self._namespace = namespace
-        self._name = name
+        self._key = Key(kind=LEASE, name=name, namespace=namespace)
         self._identity = identity
         self._clock = clock
         self._log = log
@@ -80,9 +79,9 @@ class Lease:
         return taken
 
     async def _attempt(self, begun: float) -> bool:
-        found = await self._cluster.read_namespaced(LEASE, self._name, self._namespace)
+        found = await self._cluster.read(self._key)
         if found is None:
-            await self._cluster.create(LEASE, self._record(None), namespace=self._namespace)
+            await self._cluster.create(LEASE, self._record(None))
             return True
         spec = found.get("spec") or {}
         seen = found["metadata"]["resourceVersion"]
@@ -93,8 +92,7 @@ class Lease:
         if holder and holder != self._identity and begun < self._seen_at + seconds:
             return False
         # 409: somebody wrote in between; the next attempt sees who.
-        await self._cluster.replace_namespaced(LEASE, self._record(found), self._namespace)
-        return True
+        return await self._cluster.replace(Target.of(LEASE, found), self._record(found))
 
     async def release(self) -> None:
         """Give it up, so that another replica need not wait; what fails is told and no more."""
@@ -102,11 +100,11 @@ class Lease:
         if not held:
             return
         try:
-            found = await self._cluster.read_namespaced(LEASE, self._name, self._namespace)
+            found = await self._cluster.read(self._key)
             if found is None or (found.get("spec") or {}).get("holderIdentity") != self._identity:
                 return
             spec = {**found["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-            await self._cluster.replace_namespaced(LEASE, {**found, "spec": spec}, self._namespace)
+            await self._cluster.replace(Target.of(LEASE, found), {**found, "spec": spec})
         except AttestationError as e:
             self._log.warning("lease.not_released", code=e.code, reason=str(e))
 
@@ -133,5 +131,8 @@ class Lease:
             "leaseDurationSeconds": LEASE_SECONDS,
             "renewTime": now,
         }
-        metadata = (found or {}).get("metadata") or {"name": self._name, "namespace": self._namespace}
+        metadata = (found or {}).get("metadata") or {
+            "name": self._key.name,
+            "namespace": self._key.namespace,
+        }
         return {"metadata": metadata, "spec": spec}

@@ -10,6 +10,8 @@ Raw = Mapping[str, Any]
 """An object as the API server shows it: JSON, read."""
 
 GROUP: Final = "attestation.itl.io"
+RUNS_GROUP: Final = "security.ugallu.io"
+"""Of attestation runs and what comes of them."""
 MANAGER: Final = "attestation-operator"
 """Who we are in `metadata.managedFields` and as the source of events."""
 MAX_MESSAGE_BYTES: Final = 1024
@@ -18,7 +20,7 @@ MAX_MESSAGE_BYTES: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of cluster-scoped objects.
+    """A kind of objects: of the whole cluster, or each in a namespace.
 
     `group` is empty for the core of Kubernetes.
     """
@@ -27,6 +29,7 @@ class Kind:
     version: str
     kind: str
     plural: str
+    namespaced: bool = False
 
     @property
     def api_version(self) -> str:
@@ -34,6 +37,11 @@ class Kind:
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
+LEASE: Final = Kind(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", namespaced=True)
+EVENT: Final = Kind(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
+ACCESS_REVIEW: Final = Kind(
+    group="authorization.k8s.io", version="v1", kind="SubjectAccessReview", plural="subjectaccessreviews"
+)
 CSR: Final = Kind(
     group="certificates.k8s.io",
     version="v1",
@@ -49,6 +57,19 @@ CLUSTER_ROLE_BINDING: Final = Kind(
 )
 
 
+def _of_runs(kind: str, *, namespaced: bool) -> Kind:
+    plural = f"{kind.lower()[:-1]}ies" if kind.endswith("y") else f"{kind.lower()}s"
+    return Kind(group=RUNS_GROUP, version="v1alpha1", kind=kind, plural=plural, namespaced=namespaced)
+
+
+RUN: Final = _of_runs("ConfidentialAttestationRun", namespaced=True)
+RESULT: Final = _of_runs("ConfidentialAttestationResult", namespaced=True)
+POLICY: Final = _of_runs("AttestationPolicy", namespaced=True)
+SCHEDULE: Final = _of_runs("AttestationSchedule", namespaced=True)
+SECURITY_EVENT: Final = _of_runs("SecurityEvent", namespaced=False)
+BUNDLE: Final = _of_runs("AttestationBundle", namespaced=False)
+
+
 PAGE_OBJECTS: Final = 100
 PAGE_REQUESTS: Final = 5
 """Of certificate requests, each of which a stranger may make as large as an API server takes: a megabyte and more."""
@@ -59,12 +80,36 @@ def page_objects(kind: Kind) -> int:
     return PAGE_REQUESTS if kind == CSR else PAGE_OBJECTS
 
 
+def _place(kind: Kind, name: str, namespace: str | None) -> str:
+    """Return where an object is, as logs tell it.
+
+    Raises:
+        ValueError: The kind has namespaces and none is given, or the other way round.
+    """
+    if kind.namespaced != (namespace is not None):
+        raise ValueError(f"{kind.kind} {name}: namespace {namespace}")
+    return name if namespace is None else f"{namespace}/{name}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """Name of an object, whatever is there under it."""
+    """Name of an object, whatever is there under it. `namespace` is None exactly where the kind has none."""
 
     kind: Kind
     name: str
+    namespace: str | None = None
+
+    def __post_init__(self) -> None:
+        _place(self.kind, self.name, self.namespace)
+
+    @classmethod
+    def of(cls, kind: Kind, raw: Raw) -> Self:
+        """Return the name of *raw*."""
+        metadata = raw["metadata"]
+        return cls(kind=kind, name=metadata["name"], namespace=metadata.get("namespace"))
+
+    def __str__(self) -> str:
+        return _place(self.kind, self.name, self.namespace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +120,10 @@ class Target:
     name: str
     uid: str
     resource_version: str
+    namespace: str | None = None
+
+    def __post_init__(self) -> None:
+        _place(self.kind, self.name, self.namespace)
 
     @classmethod
     def of(cls, kind: Kind, raw: Raw) -> Self:
@@ -85,7 +134,26 @@ class Target:
             name=metadata["name"],
             uid=metadata["uid"],
             resource_version=metadata["resourceVersion"],
+            namespace=metadata.get("namespace"),
         )
+
+    @property
+    def key(self) -> Key:
+        """Its name, without the moment."""
+        return Key(kind=self.kind, name=self.name, namespace=self.namespace)
+
+    @property
+    def reference(self) -> dict[str, Any]:
+        """What an `ownerReferences` entry says of it: what goes when this goes (garbage collection)."""
+        return {
+            "apiVersion": self.kind.api_version,
+            "kind": self.kind.kind,
+            "name": self.name,
+            "uid": self.uid,
+        }
+
+    def __str__(self) -> str:
+        return _place(self.kind, self.name, self.namespace)
 
 
 def clipped(text: str, size_bytes: int = MAX_MESSAGE_BYTES) -> str:

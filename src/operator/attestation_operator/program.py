@@ -282,7 +282,7 @@ class Program:
             for kind in controller.watches:
                 try:
                     async for raw in cluster.each(kind):
-                        queue.add(Key(kind=kind, name=raw["metadata"]["name"]), raw)
+                        queue.add(Key.of(kind, raw), raw)
                 except AttestationError as e:
                     self._log.warning("relist.failed", kind=kind.kind, code=e.code, reason=str(e))
 

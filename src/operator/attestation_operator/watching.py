@@ -66,7 +66,7 @@ def registry(kinds: Sequence[Kind], tell: Told, login: Callable[[], kopf.Connect
         def seen(event: kopf.RawEvent, kind: Kind = kind, **_: Any) -> None:
             raw: Raw = event["object"]
             gone = event["type"] == "DELETED"
-            tell(Key(kind=kind, name=raw["metadata"]["name"]), None if gone else raw)
+            tell(Key.of(kind, raw), None if gone else raw)
 
         async def on_event(told: Callable[..., None] = seen, **kwargs: Any) -> None:
             told(**kwargs)

@@ -139,7 +139,7 @@ class WorkQueue:
             return None
         except Exception:  # noqa: BLE001 -- the border of a worker: a fault about one object ends no other's turn
             self._metrics.handled.labels("failed").inc()
-            self._log.exception("handle.failed", kind=key.kind.kind, name=key.name)
+            self._log.exception("handle.failed", kind=key.kind.kind, name=str(key))
             return pause_seconds(self._failed(key), self._spread())
         self._failures.pop(key, None)
         self._metrics.handled.labels("done").inc()
@@ -152,7 +152,7 @@ class WorkQueue:
     def _told(self, outcome: str, key: Key, error: AttestationError) -> None:
         self._metrics.handled.labels(outcome).inc()
         log = self._log.info if outcome in ("changed", "not-leading") else self._log.warning
-        log(f"handle.{outcome}", kind=key.kind.kind, name=key.name, code=error.code, reason=str(error))
+        log(f"handle.{outcome}", kind=key.kind.kind, name=str(key), code=error.code, reason=str(error))
 
     def _at(self, key: Key, after: float) -> None:
         """Look again in *after* seconds. What the object is then is read then."""

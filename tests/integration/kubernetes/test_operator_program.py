@@ -24,7 +24,7 @@ from attestation_operator import crds
 from attestation_operator.actions import (
     Action,
     Approve,
-    DeleteNode,
+    Delete,
     Deny,
     EmitEvent,
     Fail,
@@ -231,8 +231,8 @@ def test_a_node_is_patched_if_it_is_still_the_same(kube: KubeAPI, ask: Asking) -
     assert not raw["metadata"].get("annotations")
     assert not raw["metadata"].get("finalizers")
     with pytest.raises(ObjectChanged):
-        apply(kube, DeleteNode(target=target))
-    apply(kube, DeleteNode(target=Target.of(NODE, raw)))
+        apply(kube, Delete(target=target))
+    apply(kube, Delete(target=Target.of(NODE, raw)))
     assert ask.http.get(f"{NODES}/{name}").status_code == 404
 
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from attestation.errors import AttestationError
-from attestation_operator.errors import ObjectChanged
-from attestation_operator.objects import CSR, Kind, Raw, Target
+from attestation_operator.errors import ObjectChanged, ObjectExists
+from attestation_operator.objects import CSR, Key, Kind, Raw, Target
 
 AT = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 
@@ -65,8 +65,8 @@ class Recorder:
             raise error
         return self.there
 
-    async def replace(self, target: Target, change: Raw, *, action: str) -> bool:
-        return self._note(f"replace/{action}", target.name, change)
+    async def replace(self, target: Target, change: Raw, *, action: str | None = None) -> bool:
+        return self._note(f"replace/{action or ''}", target.name, change)
 
     async def merge(self, target: Target, change: Raw, *, action: str | None = None) -> bool:
         return self._note(f"merge/{action or ''}", target.name, change)
@@ -77,8 +77,8 @@ class Recorder:
     async def delete(self, target: Target) -> bool:
         return self._note("delete", target.name, None)
 
-    async def create(self, kind: Kind, raw: Raw, *, namespace: str | None = None) -> Raw:
-        self._note(f"create/{kind.plural}/{namespace}", raw["metadata"]["name"], raw)
+    async def create(self, kind: Kind, raw: Raw) -> Raw:
+        self._note(f"create/{kind.plural}/{raw['metadata'].get('namespace')}", raw["metadata"]["name"], raw)
         return raw
 
 
@@ -94,25 +94,28 @@ class Leases:
         if self.failing is not None:
             raise self.failing
 
-    async def read_namespaced(self, kind: Kind, name: str, namespace: str) -> Raw | None:
+    async def read(self, key: Key) -> Raw | None:
         self._fail()
         return copy.deepcopy(self.held)
 
-    async def create(self, kind: Kind, raw: Raw, *, namespace: str | None = None) -> Raw:
+    async def create(self, kind: Kind, raw: Raw) -> Raw:
         self._fail()
         if self.held is not None:
-            raise ObjectChanged("it is there")
+            raise ObjectExists("it is there")
         return self._kept(raw)
 
-    async def replace_namespaced(self, kind: Kind, raw: Raw, namespace: str) -> Raw:
+    async def replace(self, target: Target, change: Raw) -> bool:
         self._fail()
-        if self.held is None or raw["metadata"]["resourceVersion"] != str(self.version):
+        if self.held is None:
+            return False
+        if target.resource_version != str(self.version):
             raise ObjectChanged("another one was faster")
-        return self._kept(raw)
+        self._kept(change)
+        return True
 
     def _kept(self, raw: Raw) -> Raw:
         self.version += 1
-        metadata = {**raw["metadata"], "resourceVersion": str(self.version)}
+        metadata = {"uid": "u-1", **raw["metadata"], "resourceVersion": str(self.version)}
         self.held = copy.deepcopy({**raw, "metadata": metadata})
         return self.held
 

@@ -6,14 +6,31 @@ import asyncio
 import contextlib
 import gc
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
 
+import httpx2 as httpx
 import pytest
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import Cluster, Context, User
 
 from attestation_operator.cluster import KubernetesCluster
-from attestation_operator.objects import NODE, Key
+from attestation_operator.errors import ObjectChanged, ObjectExists
+from attestation_operator.objects import NODE, RUN, Key, Target
+
+RUNS: Final = "/apis/security.ugallu.io/v1alpha1"
+TEAM: Final = f"{RUNS}/namespaces/team/confidentialattestationruns"
+TARGET: Final = Target(kind=RUN, name="r", uid="u-1", resource_version="7", namespace="team")
+
+
+def config(url: str) -> SingleConfig:
+    """Return how to reach an API server at *url*."""
+    return SingleConfig(
+        context_name="test",
+        context=Context(cluster="test", user="test"),
+        cluster=Cluster(server=url),
+        user=User(),
+    )
 
 
 @pytest.fixture
@@ -33,14 +50,7 @@ def test_a_request_that_is_cancelled_in_its_handshake_leaves_no_connection() -> 
         silent.settimeout(30)
 
         async def read() -> None:
-            cluster = KubernetesCluster(
-                SingleConfig(
-                    context_name="test",
-                    context=Context(cluster="test", user="test"),
-                    cluster=Cluster(server=f"https://127.0.0.1:{silent.getsockname()[1]}"),
-                    user=User(),
-                )
-            )
+            cluster = KubernetesCluster(config(f"https://127.0.0.1:{silent.getsockname()[1]}"))
             reading = asyncio.create_task(cluster.read(Key(kind=NODE, name="n1")))
             connection, _ = await asyncio.to_thread(silent.accept)
             stack.enter_context(connection).settimeout(30)
@@ -56,3 +66,60 @@ def test_a_request_that_is_cancelled_in_its_handshake_leaves_no_connection() -> 
 def _read_to_its_end(connection: socket.socket) -> None:
     while connection.recv(4096):
         pass
+
+
+Asking = Callable[[KubernetesCluster], Coroutine[Any, Any, Any]]
+
+
+def ask(asking: Asking, status: int = 200, body: Any = None) -> tuple[Any, httpx.Request]:
+    """Return what a request ended with, and the request."""
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(status, json={"metadata": {}, "items": []} if body is None else body)
+
+    async def go() -> Any:
+        cluster = KubernetesCluster(config("https://api"), transport=httpx.MockTransport(answer))
+        try:
+            return await asking(cluster)
+        except ObjectChanged as e:
+            return e
+        finally:
+            await cluster.aclose()
+
+    found = asyncio.run(go())
+    [request] = seen
+    return found, request
+
+
+@pytest.mark.parametrize(
+    ("asking", "method", "path"),
+    [
+        (lambda c: c.read(TARGET.key), "GET", f"{TEAM}/r"),
+        (lambda c: c.list(RUN, fields={"spec.targetNodeName": "n1"}), "GET", f"{RUNS}/{RUN.plural}"),
+        (lambda c: c.list(RUN, namespace="team"), "GET", TEAM),
+        (lambda c: c.create(RUN, {"metadata": {"name": "r", "namespace": "team"}}), "POST", TEAM),
+        (lambda c: c.replace(TARGET, {"spec": {}}), "PUT", f"{TEAM}/r"),
+        (lambda c: c.merge(TARGET, {"status": {}}, action="status"), "PATCH", f"{TEAM}/r/status"),
+        (lambda c: c.apply_status(TARGET, {}, manager="m"), "PATCH", f"{TEAM}/r/status"),
+        (lambda c: c.delete(TARGET), "DELETE", f"{TEAM}/r"),
+        (lambda c: c.read(Key(kind=NODE, name="a/b")), "GET", "/api/v1/nodes/a%2Fb"),
+        (lambda c: c.list(NODE), "GET", "/api/v1/nodes"),
+    ],
+)
+def test_a_request_goes_where_the_object_is(asking: Asking, method: str, path: str) -> None:
+    """In its namespace where it has one; a list over all of them where none is named."""
+    _, request = ask(asking)
+    assert (request.method, request.url.raw_path.split(b"?")[0].decode()) == (method, path)
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"), [("AlreadyExists", ObjectExists), ("Conflict", ObjectChanged), (None, ObjectChanged)]
+)
+def test_that_an_object_is_there_is_told_from_other_conflicts(reason: str | None, error: type) -> None:
+    """A quota answers 409 too; what is there is read, and judged."""
+    body = {"reason": reason, "message": "m"}
+    raw = {"metadata": {"name": "r", "namespace": "team"}}
+    found, _ = ask(lambda cluster: cluster.create(RUN, raw), 409, body)
+    assert type(found) is error

@@ -16,20 +16,29 @@ from hypothesis import strategies as st
 from attestation_operator.actions import (
     Action,
     Approve,
-    DeleteNode,
+    Create,
+    Delete,
     Deny,
     EmitEvent,
     Fail,
+    MergeStatus,
     PatchNode,
     PutCertificate,
     SetStatus,
 )
-from attestation_operator.errors import ClusterRefused, ClusterUnavailable, NotLeading, ObjectChanged
+from attestation_operator.errors import (
+    ClusterRefused,
+    ClusterUnavailable,
+    NotLeading,
+    ObjectChanged,
+    ObjectExists,
+)
 from attestation_operator.executor import MAX_NAME, KubernetesExecutor, event_name
-from attestation_operator.objects import NODE, NODE_ATTESTATION
+from attestation_operator.objects import NODE, NODE_ATTESTATION, RESULT, RUN
 from tests.unit.operator.doubles import Log, Recorder, Standing, target
 
 OLD = ({"type": "Other", "status": "True"},)
+CREATED = {"metadata": {"name": "csr-1", "namespace": "itl"}, "spec": {"x": 1}}
 
 
 class World:
@@ -87,7 +96,12 @@ def _condition(type_: str) -> dict[str, str]:
             PatchNode(target=target(), taints=(), unschedulable=False),
             ("merge/", {"metadata": {"labels": {}}, "spec": {"taints": None, "unschedulable": None}}),
         ),
-        (DeleteNode(target=target()), ("delete", None)),
+        (Delete(target=target()), ("delete", None)),
+        (Create(kind=RESULT, raw=CREATED), ("create/confidentialattestationresults/itl", CREATED)),
+        (
+            MergeStatus(target=target(kind=NODE_ATTESTATION), status={"phase": "Running"}),  # type: ignore[arg-type]
+            ("merge/status", {"status": {"phase": "Running"}}),
+        ),
         (
             SetStatus(target=target(kind=NODE_ATTESTATION), manager="m", status={"x": 1}),  # type: ignore[arg-type]
             ("apply/m", {"x": 1}),
@@ -114,9 +128,9 @@ def test_who_does_not_lead_does_nothing() -> None:
     world.leads = True
 
     def losing() -> Iterable[Action]:
-        yield DeleteNode(target=target())
+        yield Delete(target=target())
         world.leads = False
-        yield DeleteNode(target=target())
+        yield Delete(target=target())
 
     with pytest.raises(NotLeading):
         world.apply(losing())
@@ -129,7 +143,7 @@ def test_the_first_failure_ends_the_list(error: Exception) -> None:
     world = World()
     world.cluster.failing = [error]  # type: ignore[list-item]
     with pytest.raises(type(error)):
-        world.apply([DeleteNode(target=target()), DeleteNode(target=target())])
+        world.apply([Delete(target=target()), Delete(target=target())])
     assert len(world.cluster.asked) == 1
 
 
@@ -137,7 +151,7 @@ def test_an_object_that_is_gone_needs_nothing() -> None:
     """404 is no failure: the log says so, and what follows is done."""
     world = World()
     world.cluster.there = False
-    assert len(world.apply([DeleteNode(target=target()), DeleteNode(target=target())])) == 2
+    assert len(world.apply([Delete(target=target()), Delete(target=target())])) == 2
     assert world.log.events == ["action.needless", "action.needless"]
 
 
@@ -160,6 +174,26 @@ def test_an_event_says_about_what_why_and_by_whom() -> None:
     assert "namespace" not in event["regarding"]
 
 
+def test_an_event_about_an_object_in_a_namespace_is_there_too() -> None:
+    """Whoever may read the object reads it; a refusal is none for want of a namespace, and nothing is asked twice."""
+    world = World()
+    world.cluster.failing = [ClusterRefused("403")]
+    event = _event(target=target(kind=RUN, namespace="team"))  # type: ignore[arg-type]
+    [(method, _, body)] = world.apply([event])
+    assert method == "create/events/team"
+    assert body["regarding"]["namespace"] == "team"
+    assert world.log.said[-1][2]["name"] == "team/csr-1"
+
+
+def test_what_was_to_be_created_and_is_there_is_told() -> None:
+    """A stranger may have put it there: it counts as done only by who has read it."""
+    world = World()
+    world.cluster.failing = [ObjectExists("409")]
+    with pytest.raises(ObjectExists):
+        world.apply([Create(kind=RESULT, raw=CREATED), Delete(target=target())])
+    assert len(world.cluster.asked) == 1
+
+
 def test_an_old_server_gets_the_namespace_that_it_wants() -> None:
     """1.20 refuses an Event in `default` about an object without a namespace; newer ones take it."""
     world = World()
@@ -171,7 +205,7 @@ def test_an_old_server_gets_the_namespace_that_it_wants() -> None:
 @pytest.mark.parametrize(
     ("errors", "said"),
     [
-        ([ObjectChanged("409")], []),
+        ([ObjectExists("409")], []),
         ([ClusterRefused("403"), ClusterRefused("403")], ["event.not_written"]),
         ([ClusterUnavailable("away")], ["event.not_written"]),
     ],
@@ -180,7 +214,7 @@ def test_an_event_that_is_not_written_ends_nothing(errors: list[Any], said: list
     """Nor one that was written before."""
     world = World()
     world.cluster.failing = errors
-    world.apply([_event(), DeleteNode(target=target())])
+    world.apply([_event(), Delete(target=target())])
     assert world.cluster.asked[-1][0] == "delete"
     assert world.log.events == [*said, "action.done"]
 

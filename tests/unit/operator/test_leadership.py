@@ -113,14 +113,14 @@ def test_of_two_who_take_it_at_once_one_has_it() -> None:
 
     async def go() -> None:
         two = Two()
-        read = two.leases.read_namespaced
+        read = two.leases.read
 
         async def slowly(*args: Any) -> Any:
             found = await read(*args)
             await asyncio.sleep(0)
             return found
 
-        two.leases.read_namespaced = slowly  # type: ignore[method-assign, assignment]  # a double
+        two.leases.read = slowly  # type: ignore[method-assign, assignment]  # a double
         assert sorted(await asyncio.gather(two.a.attempt(), two.b.attempt())) == [False, True]
         two.steady.seconds += LEASE_SECONDS + 1
         c, d = two.replica("c"), two.replica("d")

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from attestation.api.node_csr import KUBELET_SERVING, KubernetesCSR, NodeCSRDecision, NodeCSRRequest, SeenNode
 from attestation.errors import RequestInvalid
-from attestation_operator.actions import Action, Approve, DeleteNode, Deny, EmitEvent
+from attestation_operator.actions import Action, Approve, Delete, Deny, EmitEvent
 from attestation_operator.nodes.objects import (
     Node,
     SigningRequest,
@@ -181,7 +181,7 @@ def _approve(case: Case, policy: NodePolicy, answer: NodeCSRDecision) -> Looked:
     node = case.node
     if node is not None and _may_go(node, policy) and node.owner != answer.machine_id:
         actions += [
-            DeleteNode(target=node.target),
+            Delete(target=node.target),
             EmitEvent(
                 target=node.target,
                 action="Delete",

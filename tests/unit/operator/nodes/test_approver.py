@@ -10,7 +10,7 @@ import pytest
 from attestation.api.node_csr import KUBELET_CLIENT, KUBELET_SERVING, NODE_CLIENT
 from attestation.appraisal.node_csr import Reason
 from attestation.errors import RequestInvalid
-from attestation_operator.actions import Action, Approve, DeleteNode, Deny, EmitEvent
+from attestation_operator.actions import Action, Approve, Delete, Deny, EmitEvent
 from attestation_operator.nodes.approver import Case, Outcome, asked, question, reconcile
 from attestation_operator.nodes.objects import (
     MACHINE_ID_LABEL,
@@ -176,7 +176,7 @@ class TestNode:
         node = read_node(raw_node(labels={OWNER_LABEL: OTHER}))
         assert question(case(node=node), policy).node is None
         actions = reconcile(case(node=node, answer=decision()), policy).actions
-        assert kinds(actions) == [DeleteNode, Approve]
+        assert kinds(actions) == [Delete, Approve]
         assert actions[0].target == node.target
         assert kinds(reconcile(case(node=node, answer=decision("deny")), policy).actions) == [Deny]
 

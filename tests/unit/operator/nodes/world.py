@@ -21,7 +21,7 @@ from attestation.machines import Status
 from attestation_operator.actions import (
     Action,
     Approve,
-    DeleteNode,
+    Delete,
     Deny,
     EmitEvent,
     Fail,
@@ -323,7 +323,7 @@ class MemoryCluster:
                     raw["spec"]["taints"] = list(action.taints)
                 if action.unschedulable is not None:
                     raw["spec"]["unschedulable"] = action.unschedulable
-            case DeleteNode():
+            case Delete():
                 del self.objects["Node", action.target.name]
                 return
             case SetStatus():
