@@ -50,6 +50,7 @@ class Member:
         reference: It is a reference value: what is expected to run.
         loosens: A value other than the default, or any where there is none, accepts more than without it.
         plain: It decides nothing by itself, and the rules keep the bare value.
+        idle: The value that asks nothing, where there is no default; None: each value asks something.
     """
 
     type: Type
@@ -57,6 +58,7 @@ class Member:
     reference: bool = False
     loosens: bool = False
     plain: bool = False
+    idle: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
