@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 
 from attestation.errors import PolicyInvalid
@@ -36,7 +36,7 @@ def _has(above: str, path: str) -> str:
     return f"({' && '.join(f'has({step})' for step in steps)})" if len(steps) > 1 else f"has({steps[0]})"
 
 
-def _rule(rule: str, message: str) -> dict[str, str]:
+def _rule(rule: str, message: str) -> JsonValue:
     return {"rule": rule, "message": message}
 
 

@@ -37,7 +37,10 @@ _FIRMWARE_PCRS: Final = range(8)
 
 
 def camel(path: str) -> str:
-    """Return the path of a member of our document as Kubernetes writes it: `id_block.family_id` -> `idBlock.familyID`."""
+    """Return how Kubernetes writes the path of a member of our document.
+
+    `id_block.family_id` is `idBlock.familyID`.
+    """
     return ".".join(_camel(name) for name in path.split("."))
 
 
