@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,26 @@ import pytest
 from ruamel.yaml import YAML
 
 from attestation_operator.crds.v1alpha1 import NodeAttestationSpec
-from attestation_operator.main import CONTROLLERS
 from attestation_operator.settings import PREFIX, Settings
 from attestation_service.kubernetes_clusters import read_clusters
-from tests.docs.pages import ROOT, text
-from tests.fixtures import helm
+from tests.docs.pages import text
+from tests.fixtures.operator_chart import (  # noqa: F401 -- fixtures
+    CHART,
+    Document,
+    Documents,
+    Run,
+    documented,
+    documents,
+    granted,
+    of,
+    rights,
+    run,
+)
 from tools import stage_kubernetes
 
-CHART = ROOT / "deploy/helm/attestation-operator"
+PAGE = Path("docs/kubernetes/controllers.md")
+CONTROLLERS = ("approver", "signer", "nodes")
+"""Those that run where nobody says anything; test_runs_chart.py has the others."""
 OLDEST, NEWEST = "1.30.0", "1.36.0"
 ELSEWHERE = {
     "token_file", "kubeconfig", "namespace", "identity", "listen_host", "listen_port",
@@ -56,52 +66,8 @@ LARGE: dict[str, Any] = {
     "priorityClassName": "high",
 }
 
-Document = dict[str, Any]
-Right = tuple[str, str, str, str]
-"""API group, resource, names or `*`, verb."""
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run Helm on the chart with values."""
-    try:
-        program = helm.helm()
-    except helm.NotThere as e:
-        pytest.skip(str(e))
-    home = tmp_path_factory.mktemp("helm")
-
-    def run(command: str, values: Document, *more: str) -> subprocess.CompletedProcess[str]:
-        file = home / "values.json"
-        file.write_text(json.dumps(values))
-        name = ["release", "--namespace", "itl"] if command in ("template", "install") else []
-        return subprocess.run(
-            [str(program), command, *name, str(CHART), "--values", str(file), *more],
-            env={"HOME": str(home), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def documents(
-    run: Callable[..., subprocess.CompletedProcess[str]],
-) -> Callable[[Document], list[Document]]:
-    """Return what Helm would send to a cluster."""
-
-    def documents(values: Document) -> list[Document]:
-        done = run("template", values)
-        assert done.returncode == 0, done.stderr
-        return [each for each in YAML(typ="safe").load_all(done.stdout) if each]
-
-    return documents
-
-
-def _of(found: list[Document], kind: str) -> dict[str, Document]:
-    return {each["metadata"]["name"]: each for each in found if each["kind"] == kind}
-
-
 def test_what_it_says_after_an_installation_is_what_the_service_takes(
-    run: Callable[..., subprocess.CompletedProcess[str]],
+    run: Run,
 ) -> None:
     """The lines can be copied into ITL_KUBERNETES_CLUSTERS; what is told to look at exists."""
     for values, look in (
@@ -128,14 +94,14 @@ def test_what_it_says_after_an_installation_is_what_the_service_takes(
 @pytest.mark.parametrize("values", [SMALL, LARGE], ids=["small", "large"])
 def test_helm_and_kubernetes_accept_it(
     values: Document,
-    run: Callable[..., subprocess.CompletedProcess[str]],
-    documents: Callable[[Document], list[Document]],
+    run: Run,
+    documents: Documents,
 ) -> None:
     """Strictly: no warning of the linter, and no member that the schemas of the oldest or a new Kubernetes lack."""
     done = run("lint", values, "--strict")
     assert done.returncode == 0, done.stdout + done.stderr
     found = documents(values)
-    assert len(_of(found, "Deployment")) == len(CONTROLLERS)
+    assert len(of(found, "Deployment")) == len(CONTROLLERS)
     for document in found:
         if document["kind"] == "NodeAttestation":
             NodeAttestationSpec.model_validate(document["spec"])
@@ -144,13 +110,13 @@ def test_helm_and_kubernetes_accept_it(
             kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_the_definitions_come_with_it(run: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_the_definitions_come_with_it(run: Run) -> None:
     """Helm installs what stands under `crds` before all else."""
     done = run("template", SMALL, "--include-crds")
     assert "name: nodeattestations.attestation.itl.io\n" in done.stdout
 
 
-def test_each_setting_has_its_place(documents: Callable[[Document], list[Document]]) -> None:
+def test_each_setting_has_its_place(documents: Documents) -> None:
     """A value, or what a pod knows of itself; and what the chart says the program understands."""
     values = YAML(typ="safe").load(CHART / "values.yaml")
     assert values["settings"].keys() | ELSEWHERE == Settings.model_fields.keys()
@@ -173,11 +139,11 @@ def test_each_setting_has_its_place(documents: Callable[[Document], list[Documen
 def _pods(found: list[Document]) -> dict[str, Document]:
     return {
         name.removeprefix("release-attestation-operator-"): each["spec"]["template"]["spec"]
-        for name, each in _of(found, "Deployment").items()
+        for name, each in of(found, "Deployment").items()
     }
 
 
-def test_a_pod_may_do_nothing_but_its_work(documents: Callable[[Document], list[Document]]) -> None:
+def test_a_pod_may_do_nothing_but_its_work(documents: Documents) -> None:
     """What the `restricted` standard of Kubernetes demands, a read-only root, an identity of its own."""
     user = re.search(r"^USER (\d+):(\d+)$", text("deploy/containers/operator.Dockerfile"), re.MULTILINE)
     assert user is not None
@@ -206,7 +172,7 @@ def test_a_pod_may_do_nothing_but_its_work(documents: Callable[[Document], list[
 
 
 def test_the_token_for_the_service_is_for_it_alone(
-    documents: Callable[[Document], list[Document]],
+    documents: Documents,
 ) -> None:
     """Bound to the pod, short, and of an audience that the API server does not accept."""
     for pod in _pods(documents(LARGE)).values():
@@ -221,77 +187,32 @@ def test_the_token_for_the_service_is_for_it_alone(
         }
 
 
-def _rights(role: Document) -> set[Right]:
-    return {
-        (group, resource, name, verb)
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for name in rule.get("resourceNames", ["*"])
-        for verb in rule["verbs"]
-    }
-
-
-def _granted(found: list[Document], name: str) -> set[Right]:
-    """Return all that the ServiceAccount of a controller may, by every binding that names it."""
-    account = {
-        "kind": "ServiceAccount",
-        "name": f"release-attestation-operator-{name}",
-        "namespace": "itl",
-    }
-    granted: set[Right] = set()
-    for binding in found:
-        if not binding["kind"].endswith("Binding") or account not in binding["subjects"]:
-            continue
-        assert binding["subjects"] == [account]
-        role = _of(found, binding["roleRef"]["kind"])[binding["roleRef"]["name"]]
-        assert role["metadata"].get("namespace") == binding["metadata"].get("namespace")
-        granted |= _rights(role)
-    return granted
-
-
-def _documented() -> dict[str, set[Right]]:
-    """Return the table of rights of the page, without what is marked as chosen."""
-    section = text("docs/kubernetes/controllers.md").partition("## Rights")[2].partition("\n## ")[0]
-    told: dict[str, set[Right]] = {name: set() for name in CONTROLLERS}
-    for row in re.findall(r"^\| (\w+) \| `([^`]+)` \| ([^|]+) \| ([^|]+) \|", section, re.MULTILINE):
-        who, resource, names, verbs = (each.strip() for each in row)
-        group, _, plural = resource.partition(": ")
-        for name in CONTROLLERS if who == "all" else [who]:
-            told[name] |= {
-                ("" if group == "core" else group, plural, object_name.strip("`").replace("NAME", name), verb)
-                for object_name in (names.split(", ") if names != "any" else ["*"])
-                for verb in verbs.split()
-            }
-    return told
-
-
 def test_the_rights_are_those_of_the_page_and_no_more(
-    documents: Callable[[Document], list[Document]],
+    documents: Documents,
 ) -> None:
     """HSM-AND-KUBERNETES §22: each ServiceAccount has the rights of its duty; `*` stands nowhere."""
     found = documents(SMALL)
-    told = _documented()
+    told = documented(PAGE, "Rights", CONTROLLERS)
     for name in CONTROLLERS:
-        granted = _granted(found, name)
-        assert granted == told[name], granted ^ told[name]
-        assert not [right for right in granted if "*" in (right[0], right[1], right[3])]
-        assert not [right for right in granted if right[1] == "secrets"]
-    assert len(_of(found, "ServiceAccount")) == len(CONTROLLERS)
+        may = granted(found, name)
+        assert may == told[name], may ^ told[name]
+        assert not [right for right in may if "*" in (right[0], right[1], right[3])]
+        assert not [right for right in may if right[1] == "secrets"]
+    assert len(of(found, "ServiceAccount")) == len(CONTROLLERS)
 
 
-def test_deleting_nodes_is_chosen(documents: Callable[[Document], list[Document]]) -> None:
+def test_deleting_nodes_is_chosen(documents: Documents) -> None:
     """One right more, for the approver alone, where somebody set it."""
     plain, chosen = documents(SMALL), documents(LARGE)
-    assert _granted(chosen, "approver") - _granted(plain, "approver") == {("", "nodes", "*", "delete")}
+    assert granted(chosen, "approver") - granted(plain, "approver") == {("", "nodes", "*", "delete")}
     for name in ("signer", "nodes"):
-        assert _granted(chosen, name) == _granted(plain, name)
+        assert granted(chosen, name) == granted(plain, name)
 
 
-def test_nobody_both_approves_and_signs(documents: Callable[[Document], list[Document]]) -> None:
+def test_nobody_both_approves_and_signs(documents: Documents) -> None:
     """One stolen token is not enough for a certificate."""
     found = documents(LARGE)
-    verbs = {name: {right[3] for right in _granted(found, name)} for name in CONTROLLERS}
+    verbs = {name: {right[3] for right in granted(found, name)} for name in CONTROLLERS}
     assert [name for name, may in verbs.items() if "approve" in may] == ["approver"]
     assert [name for name, may in verbs.items() if "sign" in may] == ["signer"]
 
@@ -310,7 +231,7 @@ def test_nobody_both_approves_and_signs(documents: Callable[[Document], list[Doc
     ids=lambda found: found if isinstance(found, str) else "",
 )
 def test_what_cannot_work_is_refused_before_anything_changes(
-    run: Callable[..., subprocess.CompletedProcess[str]], values: Document, words: str
+    run: Run, values: Document, words: str
 ) -> None:
     """A mistyped name, a value out of bounds, an address over which the token could be read."""
     done = run("template", values)
@@ -324,15 +245,15 @@ def test_the_prefix_is_that_of_the_settings() -> None:
     assert f"{PREFIX}LISTEN_HOST" in Path(CHART / "templates/deployment.yaml").read_text()
 
 
-def test_the_demo_gives_each_controller_the_same(documents: Callable[[Document], list[Document]]) -> None:
+def test_the_demo_gives_each_controller_the_same(documents: Documents) -> None:
     """So what works in `./dev run --kubernetes` and its tests on a real API works with these rights."""
     found = documents(SMALL)
     for name, rules in stage_kubernetes.DUTIES.items():
         full = f"release-attestation-operator-{name}"
-        roles = _of(found, "Role")
+        roles = of(found, "Role")
         for told, given in (
-            (_of(found, "ClusterRole")[f"itl-{full}"], rules),
+            (of(found, "ClusterRole")[f"itl-{full}"], rules),
             (roles[full], stage_kubernetes.lease_rules(name)),
             (roles[f"itl-{full}-events"], stage_kubernetes.EVENTS),
         ):
-            assert _rights(told) == _rights({"rules": given})
+            assert rights(told) == rights({"rules": given})

@@ -22,11 +22,46 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "operator.demands" -}}
 {{- if not .Values.settings.service_url }}{{ fail "settings.service_url: say under which address the controllers reach the attestation service" }}{{ end }}
 {{- if and .Values.controllers.signer (not .Values.configMaps.nodeCA) }}{{ fail "configMaps.nodeCA: name the ConfigMap with the CAs of nodes, or set controllers.signer=false" }}{{ end }}
-{{- if not (or .Values.controllers.approver .Values.controllers.signer .Values.controllers.nodes) }}{{ fail "controllers: none is to run" }}{{ end }}
+{{- if not (or .Values.controllers.approver .Values.controllers.signer .Values.controllers.nodes .Values.controllers.runs .Values.agent.enabled) }}{{ fail "controllers: none is to run" }}{{ end }}
+{{- if and (or .Values.controllers.runs .Values.agent.enabled) (semverCompare "<1.32.0-0" .Capabilities.KubeVersion.Version) }}{{ fail "controllers.runs and agent.enabled: attestation runs need Kubernetes 1.32, whose tokens name the node" }}{{ end }}
+{{- if and .Values.controllers.runs (not .Values.runs.clusterID) }}{{ fail "runs.clusterID: say what the attestation service calls this cluster" }}{{ end }}
+{{- with .Values.agent }}
+{{- if and .enabled (eq .deviceAccess "configfs") .backends.tpm }}{{ fail "agent.backends.tpm: a TPM is a character device, which agent.deviceAccess=configfs does not give: plugin or privileged" }}{{ end }}
+{{- if and .enabled (eq .deviceAccess "plugin") }}
+{{- range $backend, $on := .backends }}{{ if and $on (not (index $.Values.agent.pluginResources $backend)) }}{{ fail (printf "agent.pluginResources.%s: name the resource with which the device plugin gives the device" $backend) }}{{ end }}{{ end }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Which controllers run, as a list. */}}
 {{- define "operator.controllers" -}}
-{{- range $name := list "approver" "signer" "nodes" }}{{ if index $.Values.controllers $name }}
+{{- range $name := list "approver" "signer" "nodes" "runs" }}{{ if index $.Values.controllers $name }}
 - {{ $name }}{{ end }}{{ end }}
+{{- end }}
+
+{{/* The settings that each of our programs has. */}}
+{{- define "operator.settings" -}}
+- {name: ITL_OPERATOR_TOKEN_FILE, value: /var/run/secrets/itl-attestation/token}
+- name: ITL_OPERATOR_IDENTITY
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- range $setting, $value := .Values.settings }}
+{{- $said := kindIs "float64" $value | ternary (toString (int64 $value)) (toString $value) }}
+{{- if ne $said "" }}
+- {name: ITL_OPERATOR_{{ upper $setting }}, value: {{ $said | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Volume and source of the token for the service: bound to the pod, and for the service alone. */}}
+{{- define "operator.token" -}}
+- name: token
+  projected:
+    defaultMode: 0440
+    sources:
+      - serviceAccountToken: {audience: itl-attestation, expirationSeconds: {{ .Values.tokenSeconds }}, path: token}
+{{- end }}
+
+{{/* Who writes what came of attestation runs, as the API server names it. */}}
+{{- define "operator.runsUser" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "operator.name" . }}-runs
 {{- end }}
