@@ -18,17 +18,15 @@ from attestation_operator.crds.v1alpha1 import NodeAttestationSpec
 from attestation_operator.settings import PREFIX, Settings
 from attestation_service.kubernetes_clusters import read_clusters
 from tests.docs.pages import text
-from tests.fixtures.operator_chart import (  # noqa: F401 -- fixtures
+from tests.fixtures.operator_chart import (
     CHART,
     Document,
     Documents,
     Run,
     documented,
-    documents,
     granted,
     of,
     rights,
-    run,
 )
 from tools import stage_kubernetes
 
@@ -65,6 +63,7 @@ LARGE: dict[str, Any] = {
     "affinity": {"podAntiAffinity": {}},
     "priorityClassName": "high",
 }
+
 
 def test_what_it_says_after_an_installation_is_what_the_service_takes(
     run: Run,
@@ -230,9 +229,7 @@ def test_nobody_both_approves_and_signs(documents: Documents) -> None:
     ],
     ids=lambda found: found if isinstance(found, str) else "",
 )
-def test_what_cannot_work_is_refused_before_anything_changes(
-    run: Run, values: Document, words: str
-) -> None:
+def test_what_cannot_work_is_refused_before_anything_changes(run: Run, values: Document, words: str) -> None:
     """A mistyped name, a value out of bounds, an address over which the token could be read."""
     done = run("template", values)
     assert done.returncode != 0

@@ -13,7 +13,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from tests.fixtures.operator_chart import (  # noqa: F401 -- fixtures
+from tests.fixtures.operator_chart import (
     FULL,
     NAMESPACE,
     Document,
@@ -21,11 +21,9 @@ from tests.fixtures.operator_chart import (  # noqa: F401 -- fixtures
     Right,
     Run,
     documented,
-    documents,
     granted,
     of,
     rights,
-    run,
 )
 
 PAGE = Path("docs/kubernetes/installing-runs.md")
@@ -107,7 +105,11 @@ def test_the_agents_have_a_namespace_of_their_own(documents: Documents) -> None:
     [namespace] = of(found, "Namespace").values()
     assert namespace["metadata"]["name"] == AGENTS
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
-    there = {(each["kind"], each["metadata"]["name"]) for each in found if each["metadata"].get("namespace") == AGENTS}
+    there = {
+        (each["kind"], each["metadata"]["name"])
+        for each in found
+        if each["metadata"].get("namespace") == AGENTS
+    }
     assert there == {
         ("DaemonSet", f"{FULL}-agent"),
         ("ServiceAccount", f"{FULL}-agent"),
@@ -181,9 +183,15 @@ def test_an_agent_sees_of_its_node_what_its_backends_need(documents: Documents) 
         "/sys/firmware/acpi/tables": False,
         "/sys/kernel/security": False,
     }
-    assert not [each for each in mounts.values() if each["mountPath"].startswith(("/sys/firmware", "/sys/kernel/config"))]
+    assert not [
+        each
+        for each in mounts.values()
+        if each["mountPath"].startswith(("/sys/firmware", "/sys/kernel/config"))
+    ]
     tpm = _pod(documents(_agent(LARGE, backends={"tpm": True})), "DaemonSet")
-    assert [each["hostPath"]["path"] for each in tpm["volumes"] if "hostPath" in each] == ["/sys/kernel/security"]
+    assert [each["hostPath"]["path"] for each in tpm["volumes"] if "hostPath" in each] == [
+        "/sys/kernel/security"
+    ]
 
 
 def test_how_devices_are_reached_is_chosen(documents: Documents) -> None:
@@ -210,7 +218,13 @@ def test_tokens_are_bound_and_for_the_service_alone(documents: Documents) -> Non
     for kind in ("Deployment", "DaemonSet"):
         [token] = [each for each in _pod(found, kind)["volumes"] if each["name"] == "token"]
         assert token["projected"]["sources"] == [
-            {"serviceAccountToken": {"audience": "itl-attestation", "expirationSeconds": 3600, "path": "token"}}
+            {
+                "serviceAccountToken": {
+                    "audience": "itl-attestation",
+                    "expirationSeconds": 3600,
+                    "path": "token",
+                }
+            }
         ]
 
 
@@ -239,7 +253,9 @@ def test_the_rights_are_those_of_the_page_and_no_more(documents: Documents) -> N
 
 def test_patching_nodes_is_chosen(documents: Documents) -> None:
     """One right more, where a run is to do something to its Node."""
-    assert granted(documents(LARGE), "runs") - granted(documents(SMALL), "runs") == {("", "nodes", "*", "patch")}
+    assert granted(documents(LARGE), "runs") - granted(documents(SMALL), "runs") == {
+        ("", "nodes", "*", "patch")
+    }
 
 
 def test_an_agent_may_read_runs_and_do_nothing_else(documents: Documents) -> None:
