@@ -11,7 +11,7 @@ import pytest
 from attestation.errors import AttestationError
 from attestation_operator import crds, errors
 from attestation_operator import settings as operator_settings
-from attestation_operator.main import CONTROLLERS, PAGES, parser
+from attestation_operator.main import COMMANDS, PAGES, _named, parser
 from attestation_operator.metrics import Metrics
 from attestation_operator.nodes.approver import Outcome
 from attestation_operator.nodes.labels import Standing
@@ -24,7 +24,7 @@ from attestation_operator.nodes.objects import (
 )
 from attestation_operator.nodes.policy import PolicyUnreadable
 from attestation_operator.nodes.signer import Signed
-from attestation_operator.settings import PREFIX, Settings
+from attestation_operator.settings import PREFIX
 from tests.docs.pages import ROOT, text
 
 PAGE = text("docs/kubernetes/controllers.md")
@@ -32,15 +32,22 @@ CRDS = ROOT / "deploy/helm/attestation-operator/crds/attestation.itl.io.yaml"
 
 
 def test_every_setting_has_its_row_and_its_default() -> None:
-    """One that the page does not name cannot be found; one that it invents stops the start."""
-    rows = dict(re.findall(r"^\| `(ITL_OPERATOR_\w+)` \| ([^|]+) \|", PAGE, flags=re.MULTILINE))
-    assert rows.keys() == {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
-    for name, field in Settings.model_fields.items():
-        said = rows[f"{PREFIX}{name.upper()}"].strip().strip("`")
-        if field.is_required():
-            assert said == "must be set"
-        elif field.default_factory is None:
-            assert said == ("unset" if field.default is None else str(field.default)), name
+    """One that no page names cannot be found; one that a page invents stops the start."""
+    pages = "".join(
+        page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs/kubernetes").glob("*.md"))
+    )
+    rows: dict[str, set[str]] = {}
+    for name, default in re.findall(r"^\| `(ITL_OPERATOR_\w+)` \| ([^|]+) \|", pages, flags=re.MULTILINE):
+        rows.setdefault(name, set()).add(default.strip().strip("`"))
+    classes = {_named(command.settings) for command in COMMANDS.values()}
+    assert rows.keys() == {f"{PREFIX}{name.upper()}" for each in classes for name in each.model_fields}
+    for settings in classes:
+        for name, field in settings.model_fields.items():
+            said = rows[f"{PREFIX}{name.upper()}"]
+            if field.is_required():
+                assert "must be set" in said, name
+            elif field.default_factory is None:
+                assert ("unset" if field.default is None else str(field.default)) in said, name
 
 
 def test_every_code_is_explained() -> None:
@@ -79,7 +86,7 @@ def test_what_controllers_of_nodes_say_is_explained() -> None:
 
 def test_every_command_is_named() -> None:
     """The page begins with them, and the help leads to the page."""
-    for name in (*CONTROLLERS, "crds"):
+    for name in (*COMMANDS, "crds"):
         assert f"| `attestation-operator {name}` |" in PAGE
     assert str(PAGES / "kubernetes/controllers.md") in parser().format_help()
 

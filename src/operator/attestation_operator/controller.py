@@ -16,7 +16,7 @@ from attestation_operator.health import Health
 from attestation_operator.metrics import Metrics
 from attestation_operator.objects import Key, Kind, Raw
 from attestation_operator.service import Service
-from attestation_operator.settings import Settings
+from attestation_operator.settings import LeaderSettings
 
 
 class Cluster(Protocol):
@@ -52,7 +52,7 @@ class Around:
     clock: Clock
     health: Health
     metrics: Metrics
-    settings: Settings
+    settings: LeaderSettings
     log: Any
 
 
@@ -78,7 +78,7 @@ class Controller(Protocol):
 
     @property
     def name(self) -> str:
-        """`approver`, `signer` or `nodes`."""
+        """As on the command line."""
         ...
 
     @property

@@ -29,7 +29,7 @@ from attestation_operator.metrics import Metrics
 from attestation_operator.objects import MANAGER, Key
 from attestation_operator.probes import answering
 from attestation_operator.service import HTTPService
-from attestation_operator.settings import Settings
+from attestation_operator.settings import LeaderSettings
 from attestation_operator.watching import Watcher, connection
 from attestation_operator.work import LONGEST_PAUSE_SECONDS, WorkQueue, pause_seconds
 
@@ -58,7 +58,7 @@ class Program:
         log: structlog's.
     """
 
-    def __init__(self, name: str, settings: Settings, make: Make, *, clock: Clock, log: Any) -> None:
+    def __init__(self, name: str, settings: LeaderSettings, make: Make, *, clock: Clock, log: Any) -> None:
         self._name = name
         self._settings = settings
         self._make = make
@@ -127,9 +127,7 @@ class Program:
                 )
             )
             self.port = await stack.enter_async_context(
-                answering(
-                    settings.listen_host, settings.listen_port, health=self.health, metrics=self.metrics
-                )
+                answering(settings.probes_at, settings.metrics_at, health=self.health, metrics=self.metrics)
             )
             self._log.info("operator.starts", controller=self._name, port=self.port, namespace=namespace)
             async with self._ending(), asyncio.TaskGroup() as tasks:
@@ -287,7 +285,7 @@ class Program:
                     self._log.warning("relist.failed", kind=kind.kind, code=e.code, reason=str(e))
 
 
-async def run(name: str, settings: Settings, make: Make, *, clock: Clock, log: Any) -> None:
+async def run(name: str, settings: LeaderSettings, make: Make, *, clock: Clock, log: Any) -> None:
     """Run a controller until SIGTERM or SIGINT; see `Program.run`."""
     program = Program(name, settings, make, clock=clock, log=log)
     loop = asyncio.get_running_loop()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
 from attestation_operator import settings as module
-from attestation_operator.settings import Settings, SettingsInvalid
+from attestation_operator.main import COMMANDS, _add_flags, _named, parser
+from attestation_operator.settings import Address, BoundSettings, Settings, SettingsInvalid, parse_address
 
 URL = {"ITL_OPERATOR_SERVICE_URL": "https://attest.example"}
 
@@ -62,3 +65,65 @@ def test_a_pod_knows_its_namespace(tmp_path: object, monkeypatch: pytest.MonkeyP
         _ = Settings.load(URL).lease_namespace
     file.write_text("from-the-pod\n")
     assert Settings.load(URL).lease_namespace == "from-the-pod"
+
+
+class Switched(BoundSettings):
+    """Settings with a switch."""
+
+    seed_event_mapping: bool = False
+    """Publish 100 % of what the seed publishes."""
+
+
+def test_a_flag_wins() -> None:
+    """Over its variable; what is wrong names where it was said."""
+    flags = vars(parser().parse_args(["approver", "--workers", "3", "--leader-election-namespace=team"]))
+    assert flags.pop("command") == "approver"
+    settings = Settings.load(URL | {"ITL_OPERATOR_WORKERS": "5", "ITL_OPERATOR_RELIST_SECONDS": "60"}, flags)
+    assert (settings.workers, settings.namespace, settings.relist_seconds) == (3, "team", 60)
+    with pytest.raises(SettingsInvalid, match=r"^--workers: must be"):
+        Settings.load(URL | {"ITL_OPERATOR_WORKERS": "5"}, {"workers": "0"})
+    with pytest.raises(SettingsInvalid, match="ITL_OPERATOR_WORKERS: must be"):
+        Settings.load(URL | {"ITL_OPERATOR_WORKERS": "0"}, {"relist_seconds": "60"})
+
+
+def test_a_switch_needs_no_value() -> None:
+    """But takes one: `=false` takes back what the variable says."""
+    words = argparse.ArgumentParser()
+    _add_flags(words, Switched)
+    assert "100 % of" in words.format_help()
+    for given, found in (
+        ([], True),
+        (["--seed-event-mapping"], True),
+        (["--seed-event-mapping=false"], False),
+    ):
+        flags = vars(words.parse_args(given))
+        loaded = Switched.load(URL | {"ITL_OPERATOR_SEED_EVENT_MAPPING": "true"}, flags)
+        assert loaded.seed_event_mapping is found
+    assert Switched.load(URL).seed_event_mapping is False
+
+
+def test_no_two_settings_of_a_command_have_one_flag() -> None:
+    """And each says what it is for."""
+    for command in COMMANDS.values():
+        settings = _named(command.settings)
+        flags = settings.flags()
+        assert len(set(flags.values())) == len(flags)
+        assert all(field.description for field in settings.model_fields.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [(":8081", "", 8081), ("127.0.0.1:0", "127.0.0.1", 0), ("[::1]:9090", "::1", 9090), ("a.b:1", "a.b", 1)],
+)
+def test_an_address_is_read(text: str, host: str, port: int) -> None:
+    """As controllers of Kubernetes are told it."""
+    assert parse_address(text) == Address(host=host, port=port)
+    settings = BoundSettings.load(URL, {"health_probe_bind_address": text})
+    assert settings.probes_at == Address(host=host, port=port) != settings.metrics_at
+
+
+@pytest.mark.parametrize("text", ["8081", "", "a b:1", "::1:8081", ":65536", ":-1", "https://a:1"])
+def test_what_is_no_address_stops_the_start(text: str) -> None:
+    """Not the first probe."""
+    with pytest.raises(SettingsInvalid, match="must be an address like"):
+        BoundSettings.load(URL, {"metrics_bind_address": text})
