@@ -6,7 +6,8 @@ lightkube's own models leave out what they do not know; what is read here is wha
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -21,10 +22,21 @@ from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import Generic, create_api_info
 from lightkube.types import PatchType
 
-from attestation_operator.errors import ClusterRefused, ClusterUnavailable, ObjectChanged, ObjectExists
+from attestation.errors import AttestationError
+from attestation_operator.errors import (
+    ClusterRefused,
+    ClusterUnavailable,
+    ObjectChanged,
+    ObjectExists,
+    SelectorRefused,
+    WatchExpired,
+)
 from attestation_operator.objects import ACCESS_REVIEW, MANAGER, Key, Kind, Raw, Target, page_objects
 
 TIMEOUT_SECONDS: Final = 10.0
+WATCH_SECONDS: Final = 300
+"""After so long the API server ends a watch, and it is begun anew where it ended."""
+SILENCE_SECONDS: Final = 150.0
 _PASSING: Final = frozenset({401, 408, 429})
 """Statuses below 500 that say nothing about the request: a token was changed, too much is asked at the moment."""
 
@@ -100,12 +112,22 @@ class KubernetesCluster:
         """Return an object as it is now, None where there is none."""
         with _told(key):
             try:
-                found: Raw = await self._client.get(_whole(key.kind), _segment(key.name), **_in(key))
+                found: Raw = await self._client.get(_resource(key.kind), _segment(key.name), **_in(key))
             except httpx.HTTPStatusError as e:
                 if e.response.status_code == 404:
                     return None
                 raise
             return found
+
+    async def listed(self, kind: Kind, *, fields: Mapping[str, str] | None = None) -> tuple[list[Raw], str]:
+        """Return what `list` returns, and the resourceVersion from which `watch` goes on.
+
+        Raises:
+            SelectorRefused: It selects by no such field.
+        """
+        with _told(kind, selects=fields):
+            pages = self._pages(kind, None, None, fields)
+            return [raw async for raw in pages], pages.resourceVersion
 
     async def list(
         self,
@@ -127,17 +149,58 @@ class KubernetesCluster:
         fields: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Raw]:
         """Yield what `list` returns, with no more than a page of it in memory."""
-        where = {"namespace": namespace or ALL_NS} if kind.namespaced else {}
-        with _told(kind):
-            pages = self._client.list(
-                _whole(kind),
-                chunk_size=page_objects(kind),
-                labels=dict(labels) if labels else None,
-                fields=dict(fields) if fields else None,
-                **where,
-            )
-            async for raw in pages:
+        with _told(kind, selects=fields):
+            async for raw in self._pages(kind, namespace, labels, fields):
                 yield raw
+
+    def _pages(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        labels: Mapping[str, str] | None,
+        fields: Mapping[str, str] | None,
+    ) -> Any:
+        where = {"namespace": namespace or ALL_NS} if kind.namespaced else {}
+        return self._client.list(
+            _resource(kind),
+            chunk_size=page_objects(kind),
+            labels=dict(labels) if labels else None,
+            fields=dict(fields) if fields else None,
+            **where,
+        )
+
+    async def watch(
+        self, kind: Kind, since: str, *, fields: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[tuple[str, Raw], None]:
+        """Yield the changes after a resourceVersion: `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK`, and the object.
+
+        Ends where the API server ends it: go on from the last resourceVersion.
+
+        Raises:
+            WatchExpired: The API server does not remember so far back: list anew.
+            SelectorRefused: It selects by no such field.
+        """
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+            "resourceVersion": since,
+        }
+        if fields:
+            query["fieldSelector"] = ",".join(f"{name}={value}" for name, value in fields.items())
+        # A server that is well sends a bookmark each minute; one that is gone is noticed by that.
+        timeout = httpx.Timeout(TIMEOUT_SECONDS, read=SILENCE_SECONDS)
+        with _told(kind, selects=fields):
+            async with self._http.stream("GET", _path(kind), params=query, timeout=timeout) as answer:
+                if answer.is_error:
+                    await answer.aread()
+                answer.raise_for_status()
+                async for line in answer.aiter_lines():
+                    event = json.loads(line)
+                    type_, raw = event["type"], event["object"]
+                    if type_ == "ERROR":
+                        raise _ended(kind, raw)
+                    yield type_, raw
 
     async def review(self, spec: Raw) -> bool:
         """Ask a SubjectAccessReview with this `spec`; True where it would be allowed."""
@@ -153,7 +216,7 @@ class KubernetesCluster:
         where = {"namespace": raw["metadata"]["namespace"]} if kind.namespaced else {}
         with _told(kind):
             try:
-                answer: Raw = await self._client.create(_whole(kind)(raw), **where)
+                answer: Raw = await self._client.create(_resource(kind)(raw), **where)
             except httpx.HTTPStatusError as e:
                 if e.response.status_code == 409 and _member(e.response, "reason") == "AlreadyExists":
                     raise ObjectExists(f"{kind.plural}: {_reason(e.response)}") from e
@@ -209,14 +272,11 @@ class KubernetesCluster:
 
     async def delete(self, target: Target) -> bool:
         """Delete *target*, if it is still this object, unchanged; False where it is gone."""
-        place = f"apis/{target.kind.api_version}" if target.kind.group else f"api/{target.kind.version}"
-        if target.namespace is not None:
-            place = f"{place}/namespaces/{_segment(target.namespace)}"
 
         async def delete() -> None:
             answer = await self._http.request(
                 "DELETE",
-                f"{place}/{target.kind.plural}/{_segment(target.name)}",
+                f"{_path(target.kind, target.namespace)}/{_segment(target.name)}",
                 json={
                     "apiVersion": "v1",
                     "kind": "DeleteOptions",
@@ -239,8 +299,8 @@ class KubernetesCluster:
 
 
 @contextlib.contextmanager
-def _told(what: Kind | Key | Target) -> Iterator[None]:
-    """Tell failures of HTTP as our errors."""
+def _told(what: Kind | Key | Target, *, selects: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Tell failures of HTTP as our errors; *selects* are the fields that were selected by."""
     named = what.plural if isinstance(what, Kind) else f"{what.kind.plural} {what}"
     try:
         yield
@@ -249,12 +309,24 @@ def _told(what: Kind | Key | Target) -> Iterator[None]:
         words = f"{named}: the API server answered {status}: {_reason(e.response)}"
         if status == 409:
             raise ObjectChanged(words) from e
+        if status == 410:
+            raise WatchExpired(words) from e
+        if status == 400 and selects:
+            raise SelectorRefused(words) from e
         if status >= 500 or status in _PASSING:
             raise ClusterUnavailable(words) from e
         raise ClusterRefused(words) from e
     except (httpx.HTTPError, httpx.StreamError, ConfigError, OSError, ValueError) as e:
         # A token file that is not there for a moment is one of them; so is an answer that is not JSON.
         raise ClusterUnavailable(f"{named}: the API server did not answer: {type(e).__name__}") from e
+
+
+def _ended(kind: Kind, status: Raw) -> AttestationError:
+    """Return what ended a watch, of the Status that the API server sent."""
+    words = (
+        f"{kind.plural}: the watch ended with {status.get('code')}: {str(status.get('message') or '')[:300]}"
+    )
+    return WatchExpired(words) if status.get("code") == 410 else ClusterUnavailable(words)
 
 
 def _reason(response: httpx.Response) -> str:
@@ -275,6 +347,14 @@ def _in(what: Key | Target) -> dict[str, Any]:
     return {} if what.namespace is None else {"namespace": _segment(what.namespace)}
 
 
+def _path(kind: Kind, namespace: str | None = None) -> str:
+    """Return the path of all objects of a kind, or of those in a namespace, below the API server's address."""
+    place = f"apis/{kind.api_version}" if kind.group else f"api/{kind.version}"
+    if namespace is not None:
+        place = f"{place}/namespaces/{_segment(namespace)}"
+    return f"{place}/{kind.plural}"
+
+
 def _precondition(target: Target) -> dict[str, str]:
     return {"name": target.name, "uid": target.uid, "resourceVersion": target.resource_version}
 
@@ -284,13 +364,8 @@ def _segment(name: str) -> str:
     return quote(name, safe="")
 
 
-def _whole(kind: Kind) -> Any:
-    """Return lightkube's resource for objects of *kind*, as dictionaries."""
-    return _resource(kind, None)
-
-
 @cache
-def _resource(kind: Kind, action: str | None) -> Any:
+def _resource(kind: Kind, action: str | None = None) -> Any:
     """Return lightkube's resource for objects of *kind*, or for a subresource of them: `status`, `approval`."""
     info = create_api_info(kind.group, kind.version, kind.kind, kind.plural)
     if action is None:

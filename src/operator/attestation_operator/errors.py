@@ -17,6 +17,18 @@ class ClusterRefused(AttestationError):
     code = "cluster-refused"
 
 
+class SelectorRefused(ClusterRefused):
+    """The API server selects by no such field (400): ask for all, and select here."""
+
+    code = "selector-refused"
+
+
+class WatchExpired(ClusterUnavailable):
+    """The API server does not remember so far back (410): everything is listed anew."""
+
+    code = "watch-expired"
+
+
 class ObjectChanged(Conflict):
     """The object is another one than was looked at (409): it is read again, and judged again."""
 

@@ -17,15 +17,13 @@ from weakref import WeakSet
 import kopf
 from lightkube.config.kubeconfig import SingleConfig
 
+from attestation_operator.cluster import WATCH_SECONDS
 from attestation_operator.objects import GROUP, MANAGER, Key, Kind, Raw, page_objects
 
 Told = Callable[[Key, Raw | None], None]
 
 STOP_SECONDS: Final = 20.0
 """How long kopf may take to its end; then the process ends without it."""
-
-WATCH_SECONDS: Final = 300
-"""After so long the API server ends a watch, and it is begun anew where it ended."""
 
 IDLE_SECONDS: Final = 0.1
 """How long kopf keeps the task of an object, and with it the object as it was seen, after nothing more came of it."""
