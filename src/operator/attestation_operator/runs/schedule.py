@@ -1,0 +1,268 @@
+"""Which runs a schedule wants now, and which of its old ones may go. Pure: objects and an instant in, actions out.
+
+A *time* is what `schedule` or `every` says. A run of a node is *due* at a time and, with jitter, so many seconds after
+it as node and schedule say for ever. `status.lastScheduleTime` is the instant up to which all that was due is dealt
+with: a run was created, or another one had been, or a later time took its place.
+
+1. Of what is due after that instant, each node and backend gets the newest: what was missed is made up once.
+2. A run's name says schedule (by its UID), node, backend and time: two leaders create one run. Clocks that differ by a
+   minute shift a run by a minute and double none: what counts is the instant in the status.
+3. A node with a run of this schedule that has not ended gets no other; what is due waits, and the instant with it.
+4. A run is old where it has ended, the instant has passed it, and newer ones of its node, backend and end are as many
+   as the history keeps. It goes when its events are written and its bundle is sealed, or after a day without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from attestation.clock import rfc3339
+from attestation_operator.actions import Create, Delete, SetStatus
+from attestation_operator.objects import RUN, SCHEDULE, Raw, Target, clipped
+from attestation_operator.runs.schedule_objects import (
+    MANAGED,
+    SCHEDULE_LABEL,
+    SCHEDULED_AT,
+    Candidate,
+    Schedule,
+    ScheduledRun,
+)
+from attestation_operator.runs.schedule_times import lately
+
+MANAGER: Final = "attestation-operator-schedules"
+READY: Final = "Ready"
+"""The condition of a schedule."""
+AHEAD: Final = timedelta(hours=1)
+"""An instant in the status that lies so far ahead was written by a clock that was wrong: it counts from now."""
+UNSEALED_KEPT: Final = timedelta(days=1)
+"""How long a run that has ended waits for its events and its bundle before it may go without."""
+LONGEST_NAME: Final = 200
+"""Of the schedule in the name of a run; the rest makes it unique."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What is to be done about a schedule.
+
+    Args:
+        create: Runs, in the order in which they were due.
+        prune: Runs that may go.
+        dealt_with: The instant up to which all is dealt with once `create` is done; None for none yet.
+        wake_at: When something is due again by itself; None for no such time.
+        chosen: How many nodes the schedule is about.
+        active: Runs that have not ended, without those of `create`.
+    """
+
+    create: tuple[Create, ...] = ()
+    prune: tuple[Delete, ...] = ()
+    dealt_with: datetime | None = None
+    wake_at: datetime | None = None
+    chosen: int = 0
+    active: int = 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Due:
+    """One run that is wanted. They are dealt with in the order of these members."""
+
+    at: datetime
+    node: str
+    rank: int
+    backend: str = field(compare=False)
+    time: datetime = field(compare=False)
+
+
+def reconcile(
+    schedule: Schedule, nodes: Iterable[Candidate], runs: Collection[ScheduledRun], at: datetime
+) -> Looked:
+    """Return what is to be done about *schedule* at *at*.
+
+    Args:
+        schedule: As it is now.
+        nodes: All Nodes of the cluster.
+        runs: Those that this schedule created and that still exist.
+        at: Now.
+    """
+    active = [run for run in runs if not run.ended]
+    chosen = [node for node in nodes if schedule.chooses(node)]
+    if schedule.suspended:
+        return Looked(dealt_with=schedule.dealt_with, chosen=len(chosen), active=len(active))
+    since = _since(schedule, at)
+    due, wake_at = _due(schedule, chosen, since, at)
+
+    names = {run.name for run in runs}
+    busy = {run.node for run in active}
+    create: list[Create] = []
+    done, waits = [schedule.dealt_with and since], []
+    for each in due:
+        name = run_name(schedule, each)
+        if name not in names and each.node in busy:
+            waits.append(each.at)
+            continue
+        done.append(each.at)
+        if name not in names:
+            busy.add(each.node)
+            create.append(Create(kind=RUN, raw=_run(schedule, name, each)))
+    # What is due at the same instant as something that waits is dealt with together with it.
+    dealt_with = max((each for each in done if each and (not waits or each < waits[0])), default=None)
+    return Looked(
+        create=tuple(create),
+        prune=tuple(_old(schedule, runs, dealt_with, at)),
+        dealt_with=dealt_with,
+        wake_at=wake_at,
+        chosen=len(chosen),
+        active=len(active),
+    )
+
+
+def _since(schedule: Schedule, at: datetime) -> datetime:
+    """Return after which instant something may be due that is not dealt with."""
+    if schedule.dealt_with is None:
+        # What is due at the second in which it was made is due after all.
+        return schedule.created_at - timedelta(seconds=1)
+    return at if schedule.dealt_with > at + AHEAD else schedule.dealt_with
+
+
+def _due(
+    schedule: Schedule, nodes: Sequence[Candidate], since: datetime, at: datetime
+) -> tuple[list[_Due], datetime | None]:
+    """Return what is due after *since*, of each node and backend the newest, and when something will be."""
+    recent = lately(schedule.times, at, schedule.jitter)
+    coming = schedule.times.next(at)
+    due: list[_Due] = []
+    wake_at = coming
+    for node in nodes:
+        offset = spread(schedule, node.name)
+        ahead = [time + offset for time in recent if time + offset > at]
+        if ahead and (wake_at is None or min(ahead) < wake_at):
+            wake_at = min(ahead)
+        time = next((time for time in recent if time + offset <= at), None)
+        if time is not None and time + offset > since:
+            due += (
+                _Due(time + offset, node.name, rank, backend, time)
+                for rank, backend in enumerate(schedule.backends(node))
+            )
+    return sorted(due), wake_at
+
+
+def spread(schedule: Schedule, node: str) -> timedelta:
+    """Return how long after a time a node's run is due: 0 to `jitter`, whole seconds, always the same."""
+    most = schedule.jitter // timedelta(seconds=1)
+    digest = hashlib.sha256(f"{schedule.target.uid}|{node}".encode()).digest()
+    return timedelta(seconds=int.from_bytes(digest[:8], "big") % (most + 1))
+
+
+def run_name(schedule: Schedule, due: _Due) -> str:
+    """Return the name of a run: `<schedule>-<10 hex of SHA-256(uid|node|backend)>-<time>`; a DNS subdomain."""
+    digest = hashlib.sha256(f"{schedule.target.uid}|{due.node}|{due.backend}".encode()).hexdigest()
+    return f"{schedule.target.name[:LONGEST_NAME].rstrip('-.')}-{digest[:10]}-{due.time:%Y%m%d%H%M%S}"
+
+
+def _run(schedule: Schedule, name: str, due: _Due) -> Raw:
+    target = schedule.target
+    spec: dict[str, Any] = {"backend": due.backend, "targetNodeName": due.node}
+    if schedule.policy is not None:
+        spec["policyRef"] = {"name": schedule.policy}
+    if schedule.timeout is not None:
+        spec["timeout"] = schedule.timeout
+    # The value of a label has 63 characters at most.
+    named = {SCHEDULE_LABEL: target.name} if len(target.name) <= 63 else {}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": target.namespace,
+            "labels": {**MANAGED, **named},
+            "annotations": {SCHEDULED_AT: rfc3339(due.at)},
+            "ownerReferences": [{**target.reference, "controller": True}],
+        },
+        "spec": spec,
+    }
+
+
+def _old(
+    schedule: Schedule, runs: Iterable[ScheduledRun], dealt_with: datetime | None, at: datetime
+) -> Iterable[Delete]:
+    """Yield runs that may go, the oldest first."""
+    keep = {"Succeeded": schedule.keep_succeeded, "Failed": schedule.keep_failed}
+    newer: Counter[tuple[str, str, str]] = Counter()
+    found: list[ScheduledRun] = []
+    for run in sorted(runs, key=lambda run: (run.scheduled_at, run.name), reverse=True):
+        if not run.ended:
+            continue
+        # Its name must not come free while its time is not dealt with: it would be created again.
+        passed = dealt_with is not None and run.scheduled_at <= dealt_with
+        kind = (run.node, run.backend, run.phase)
+        newer[kind] += 1
+        told = run.settled or run.ended_at is None or at >= run.ended_at + UNSEALED_KEPT
+        if newer[kind] > keep[run.phase] and passed and told:
+            found.append(run)
+    return (Delete(target=run.target) for run in reversed(found))
+
+
+def status(
+    schedule: Schedule, looked: Looked, at: datetime, *, created: int = 0, refused: str | None = None
+) -> tuple[SetStatus, ...]:
+    """Return the status to be said of *schedule*, nothing where it is said already.
+
+    Args:
+        schedule: As it was looked at.
+        looked: What was done since.
+        at: Now.
+        created: How many of the runs were created.
+        refused: Why the API server refused a run, or None.
+    """
+    value, reason, message = _standing(schedule, looked, refused)
+    said: dict[str, Any] = {"active": looked.active + created}
+    if looked.dealt_with is not None:
+        said["lastScheduleTime"] = rfc3339(looked.dealt_with)
+    coming = None if schedule.suspended else schedule.times.next(at)
+    if coming is not None:
+        said["nextScheduleTime"] = rfc3339(coming)
+    return _said(schedule.raw, said, _condition(schedule.raw, value, reason, message, at))
+
+
+def unreadable(raw: Raw, why: str, at: datetime) -> tuple[SetStatus, ...]:
+    """Return the status of a schedule from which nothing follows; what is dealt with stays so."""
+    before = raw.get("status") or {}
+    said = {name: before[name] for name in ("active", "lastScheduleTime") if name in before}
+    return _said(raw, said, _condition(raw, "False", "ScheduleInvalid", why, at))
+
+
+def _standing(schedule: Schedule, looked: Looked, refused: str | None) -> tuple[str, str, str]:
+    if schedule.suspended:
+        return "False", "Suspended", "spec.suspend is true: no run is created"
+    if refused is not None:
+        return "False", "RunRefused", refused
+    if not looked.chosen:
+        return "False", "NoNode", "spec.nodeSelector chooses no Node"
+    return "True", "Scheduled", f"Nodes that are chosen: {looked.chosen}"
+
+
+def _said(raw: Raw, said: dict[str, Any], ready: Raw) -> tuple[SetStatus, ...]:
+    said["conditions"] = [ready]
+    before = raw.get("status") or {}
+    if {name: before.get(name) for name in _OURS} == {name: said.get(name) for name in _OURS}:
+        return ()
+    return (SetStatus(target=Target.of(SCHEDULE, raw), manager=MANAGER, status=said),)
+
+
+_OURS: Final = ("active", "lastScheduleTime", "nextScheduleTime", "conditions")
+
+
+def _condition(raw: Raw, value: str, reason: str, message: str, at: datetime) -> Raw:
+    conditions = (raw.get("status") or {}).get("conditions") or ()
+    before: Raw = next((each for each in conditions if each["type"] == READY), {})
+    since = before.get("lastTransitionTime") if before.get("status") == value else None
+    return {
+        "type": READY,
+        "status": value,
+        "observedGeneration": raw["metadata"].get("generation") or 0,
+        "lastTransitionTime": since or rfc3339(at),
+        "reason": reason,
+        "message": clipped(message),
+    }

@@ -1,0 +1,188 @@
+"""What schedules rest on: the schedule, the Nodes it may choose, the runs that it created."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from attestation.clock import parse_rfc3339
+from attestation_operator.objects import RUN, SCHEDULE, Raw, Target
+from attestation_operator.runs.schedule_times import Times, TimesInvalid, duration, read_times
+
+Backend = Literal["tpm", "sev-snp", "tdx"]
+BACKENDS: Final[tuple[Backend, ...]] = ("tpm", "sev-snp", "tdx")
+AUTO: Final = "auto"
+
+BACKEND_LABEL: Final = "node-restriction.kubernetes.io/itl-backend-"
+"""With `tpm`, `sev-snp` or `tdx` behind it and the value `true`: the Node has such hardware. NodeRestriction lets no
+kubelet write it, so no node gets itself out of what others see of it."""
+SCHEDULE_LABEL: Final = "security.ugallu.io/schedule"
+"""On a Run: name of its AttestationSchedule, for who looks; who created it stands in `ownerReferences`."""
+MANAGED: Final[Mapping[str, str]] = {"app.kubernetes.io/managed-by": "attestation-schedule"}
+"""Labels of all Runs of all schedules, by which they are listed."""
+SCHEDULED_AT: Final = "security.ugallu.io/scheduled-at"
+"""Annotation of a Run: the instant at which it was due, RFC 3339."""
+
+ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+class Unreadable(Exception):
+    """A schedule from which nothing follows; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A Node, as far as a schedule chooses by it."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """An AttestationSchedule.
+
+    Args:
+        target: Which one, and when it was so.
+        times: When it is due.
+        jitter: Over how long after a time the Nodes' runs are spread.
+        selector: Labels that a Node must have; none choose all.
+        backend: What is asked for; `auto` is what the Node has.
+        policy: Name of an AttestationPolicy of its namespace.
+        timeout: Of each run, as it stands there; None for the default.
+        keep_succeeded: How many runs stay of those that succeeded, of each Node and backend.
+        keep_failed: Likewise of those that failed.
+        dealt_with: `status.lastScheduleTime`.
+        raw: All of it, as it stands there.
+    """
+
+    target: Target
+    created_at: datetime
+    times: Times
+    jitter: timedelta = timedelta()
+    selector: Mapping[str, str] = field(default_factory=dict)
+    backend: str = AUTO
+    policy: str | None = None
+    timeout: str | None = None
+    keep_succeeded: int = 3
+    keep_failed: int = 3
+    suspended: bool = False
+    dealt_with: datetime | None = None
+    raw: Raw = field(repr=False)
+
+    def chooses(self, node: Candidate) -> bool:
+        """Return whether runs of *node* are wanted."""
+        return all(node.labels.get(label) == value for label, value in self.selector.items())
+
+    def backends(self, node: Candidate) -> tuple[Backend, ...]:
+        """Return of which hardware evidence is asked for, in the order in which it is.
+
+        A Node of which nobody said what it has is asked for its TPM: by that its machine has joined.
+        """
+        if self.backend != AUTO:
+            return tuple(each for each in BACKENDS if each == self.backend)
+        has = tuple(each for each in BACKENDS if node.labels.get(f"{BACKEND_LABEL}{each}") == "true")
+        return has or ("tpm",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledRun:
+    """A ConfidentialAttestationRun that a schedule created.
+
+    Args:
+        target: Which one, and when it was so.
+        schedule_uid: Of the schedule.
+        phase: As its status has it, empty at first.
+        scheduled_at: When it was due.
+        ended_at: When it ended, where it says so.
+        settled: Its events are written and its bundle is sealed.
+    """
+
+    target: Target
+    schedule_uid: str
+    node: str
+    backend: str
+    phase: str = ""
+    scheduled_at: datetime
+    ended_at: datetime | None = None
+    settled: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.target.name
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more becomes of it."""
+        return self.phase in ENDED
+
+
+def read_schedule(raw: Raw) -> Schedule:
+    """Read an AttestationSchedule.
+
+    Raises:
+        Unreadable: Nothing follows from its spec.
+    """
+    metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    history = spec.get("history") or {}
+    created_at = parse_rfc3339(metadata["creationTimestamp"])
+    try:
+        return Schedule(
+            target=Target.of(SCHEDULE, raw),
+            created_at=created_at,
+            times=read_times(schedule=spec.get("schedule"), every=spec.get("every"), begin=created_at),
+            jitter=duration(spec.get("jitter") or "0s"),
+            selector=dict(spec.get("nodeSelector") or {}),
+            backend=spec.get("backend") or AUTO,
+            policy=(spec.get("policyRef") or {}).get("name"),
+            timeout=spec.get("timeout"),
+            keep_succeeded=history.get("succeeded", 3),
+            keep_failed=history.get("failed", 3),
+            suspended=bool(spec.get("suspend")),
+            dealt_with=_instant(status.get("lastScheduleTime")),
+            raw=raw,
+        )
+    except TimesInvalid as e:
+        raise Unreadable(str(e)) from None
+
+
+def read_run(raw: Raw) -> ScheduledRun | None:
+    """Read a ConfidentialAttestationRun; None where no schedule created it."""
+    metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    # Not by a label: that anybody may write who may create a Run anywhere. An owner is of the same namespace.
+    uid = next((each["uid"] for each in metadata.get("ownerReferences") or () if _is_schedule(each)), None)
+    if uid is None:
+        return None
+    said = {each["type"]: each.get("status") for each in status.get("conditions") or ()}
+    due = _instant((metadata.get("annotations") or {}).get(SCHEDULED_AT))
+    return ScheduledRun(
+        target=Target.of(RUN, raw),
+        schedule_uid=uid,
+        node=spec.get("targetNodeName") or "",
+        backend=spec.get("backend") or "",
+        phase=status.get("phase") or "",
+        scheduled_at=due or parse_rfc3339(metadata["creationTimestamp"]),
+        ended_at=_instant(status.get("completionTime")),
+        settled=said.get("EventsEmitted") == "True" and said.get("Sealed") == "True",
+    )
+
+
+def _is_schedule(owner: Raw) -> bool:
+    return owner.get("apiVersion") == SCHEDULE.api_version and owner.get("kind") == SCHEDULE.kind
+
+
+def read_candidate(raw: Raw) -> Candidate:
+    """Read a Node."""
+    metadata = raw["metadata"]
+    return Candidate(name=metadata["name"], labels=dict(metadata.get("labels") or {}))
+
+
+def _instant(text: object) -> datetime | None:
+    """Return an instant of a status or an annotation, None where there is none: somebody may have written it."""
+    try:
+        return parse_rfc3339(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
