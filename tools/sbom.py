@@ -35,6 +35,7 @@ LICENCES: Final = {
     "click": "BSD-3-Clause",
     "colorama": "BSD-3-Clause",
     "common-expression-language": "Apache-2.0",
+    "cronsim": "BSD-3-Clause",
     "cryptography": "Apache-2.0 OR BSD-3-Clause",
     "fastapi": "MIT",
     "flask": "BSD-3-Clause",

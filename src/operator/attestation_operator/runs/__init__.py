@@ -1,1 +1,1 @@
-"""Attestation runs of nodes: kinds of `security.ugallu.io`, their controller, the agent on each node, schedules."""
+"""Attestation runs of Kubernetes nodes (CONFIDENTIAL.md §§2-5): kinds, controller, agent."""

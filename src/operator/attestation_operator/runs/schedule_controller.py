@@ -176,8 +176,10 @@ class Schedules:
                 await self._around.executor.apply([each])
                 created += 1
             except ObjectExists:
-                # Another leader was faster, or we were, before a watch told of it.
-                self._around.log.info("schedule.run_there", name=str(each.target))
+                # Another leader was faster, or we were, before a watch told of it; or somebody who wants it not asked.
+                if (other := await self._not_ours(each)) is not None:
+                    refused = other
+                    continue
             except ClusterRefused as e:
                 refused = str(e)
                 continue
@@ -204,6 +206,19 @@ class Schedules:
         ):
             return replace(schedule, dealt_with=known.dealt_with)
         return schedule
+
+    async def _not_ours(self, action: Create) -> str | None:
+        """Return why what is there under the name is not what was to be created, None where it is."""
+        raw = await self._around.cluster.read(action.target)
+        if raw is None:
+            raise ObjectChanged(f"{action.target}: it was there, and is gone")
+        owners = (raw["metadata"].get("ownerReferences"), action.raw["metadata"]["ownerReferences"])
+        # What the API server adds are defaults.
+        asked = {name: raw["spec"].get(name) for name in action.raw["spec"]}
+        if owners[0] == owners[1] and asked == action.raw["spec"]:
+            self.note(action.target, raw)
+            return None
+        return f"{action.target}: somebody else created a Run of this name"
 
     def _created(self, action: Create) -> None:
         key = action.target

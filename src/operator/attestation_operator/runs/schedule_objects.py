@@ -25,6 +25,8 @@ MANAGED: Final[Mapping[str, str]] = {"app.kubernetes.io/managed-by": "attestatio
 SCHEDULED_AT: Final = "security.ugallu.io/scheduled-at"
 """Annotation of a Run: the instant at which it was due, RFC 3339."""
 
+NEVER_SEALED: Final = frozenset({"NothingToSeal", "ResultGone"})
+"""Reasons of the condition Sealed with which a run is complete without a seal."""
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -97,7 +99,7 @@ class ScheduledRun:
         phase: As its status has it, empty at first.
         scheduled_at: When it was due.
         ended_at: When it ended, where it says so.
-        settled: Its events are written and its bundle is sealed.
+        settled: Its events are written and its bundle is sealed, or there is nothing to seal.
     """
 
     target: Target
@@ -156,7 +158,8 @@ def read_run(raw: Raw) -> ScheduledRun | None:
     uid = next((each["uid"] for each in metadata.get("ownerReferences") or () if _is_schedule(each)), None)
     if uid is None:
         return None
-    said = {each["type"]: each.get("status") for each in status.get("conditions") or ()}
+    said = {each["type"]: each for each in status.get("conditions") or ()}
+    sealed = said.get("Sealed", {})
     due = _instant((metadata.get("annotations") or {}).get(SCHEDULED_AT))
     return ScheduledRun(
         target=Target.of(RUN, raw),
@@ -166,7 +169,8 @@ def read_run(raw: Raw) -> ScheduledRun | None:
         phase=status.get("phase") or "",
         scheduled_at=due or parse_rfc3339(metadata["creationTimestamp"]),
         ended_at=_instant(status.get("completionTime")),
-        settled=said.get("EventsEmitted") == "True" and said.get("Sealed") == "True",
+        settled=said.get("EventsEmitted", {}).get("status") == "True"
+        and (sealed.get("status") == "True" or sealed.get("reason") in NEVER_SEALED),
     )
 
 

@@ -370,7 +370,7 @@ STEPS = st.lists(
     st.sampled_from([{"every": "1m"}, {"schedule": "*/2 * * * *"}]),
 )
 def test_no_run_twice_and_no_two_at_once(
-    steps: list[tuple[str, int, int]], jitter: str, keep: int, said: dict[str, str]
+    steps: list[tuple[str, int, int]], jitter: str, keep: int, said: dict[str, Any]
 ) -> None:
     """However leaders end, clocks differ and runs take their time; and in the end each node has had its turn."""
     both = {f"{BACKEND_LABEL}{each}": "true" for each in ("tpm", "tdx")}
