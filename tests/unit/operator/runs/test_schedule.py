@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from attestation.clock import parse_rfc3339, rfc3339
 from attestation_operator.actions import SetStatus
-from attestation_operator.runs.schedule import AHEAD, UNSEALED_KEPT, Looked, reconcile, spread, status, unreadable
+from attestation_operator.runs.schedule import (
+    AHEAD,
+    UNSEALED_KEPT,
+    Looked,
+    reconcile,
+    spread,
+    status,
+    unreadable,
+)
 from attestation_operator.runs.schedule_objects import (
     BACKEND_LABEL,
     SCHEDULE_LABEL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -46,6 +46,7 @@ class World:
         self.clock = Clock()
         self.telling: list[Schedules] = []
         self.number = 0
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def put(self, *raws: dict[str, Any]) -> None:
         """Have these objects, and tell of them."""
@@ -100,13 +101,15 @@ class World:
         assert fields is None
         self._fail(World)
         self.listed.append(kind)
-        await asyncio.sleep(0)
         wanted = dict(labels or {}).items()
-        return [
+        found: list[Raw] = [
             copy.deepcopy(raw)
             for key, raw in self.objects.items()
             if key.kind == kind and wanted <= dict(raw["metadata"].get("labels") or {}).items()
         ]
+        await asyncio.sleep(0)
+        self.meanwhile()
+        return found
 
     async def review(self, spec: Raw) -> bool:
         """Nobody asks."""
@@ -172,7 +175,9 @@ async def test_runs_are_created_told_of_and_taken_away(world: World) -> None:
         world.clock.at = later(hours=hour)
         await each.run()
         assert world.status["active"] == 2
-        assert world.status["lastScheduleTime"] == world.clock.at.isoformat(timespec="microseconds")[:-6] + "Z"
+        assert (
+            world.status["lastScheduleTime"] == world.clock.at.isoformat(timespec="microseconds")[:-6] + "Z"
+        )
         world.end_all()
         world.clock.at += timedelta(seconds=5)
         await each.run()
@@ -256,16 +261,59 @@ async def test_a_new_term_knows_nothing_from_the_last(world: World) -> None:
     assert len([raw for raw in world.runs.values() if not raw.get("status")]) == 2
 
 
+async def test_a_new_term_knows_what_is_gone(world: World) -> None:
+    """Runs that were deleted while another one led keep no node from its next; Nodes that went get none."""
+    world.put(raw_schedule(every="1m"))
+    leader = world.leader(told=False)
+    (old,) = leader.rounds
+    world.clock.at = later(seconds=30)
+    await old.run()
+    for key in list(world.objects):
+        if key.kind == RUN or key.name == "worker-2":
+            del world.objects[key]
+    world.clock.at = later(minutes=1) - timedelta(seconds=1)
+    (new,) = leader.rounds
+    await new.run()
+    world.clock.at = later(minutes=1)
+    await new.run()
+    assert [raw["spec"]["targetNodeName"] for raw in world.runs.values()] == ["worker-1"]
+
+
+async def test_a_watch_that_is_behind_brings_nothing_back(world: World) -> None:
+    """It shows the schedule without the status that we wrote, and the run is gone by now: it is not created again."""
+    raw = raw_schedule(history={"succeeded": 0, "failed": 0})
+    world.put(raw)
+    leader = world.leader()
+    (each,) = leader.rounds
+    await each.run()
+    world.end_all()
+    await each.run()
+    assert world.runs == {}
+    leader.note(Key(kind=SCHEDULE, name="nightly", namespace="attest"), raw)
+    await each.run()
+    assert world.runs == {}
+
+
+async def test_another_schedule_of_the_name_begins_anew(world: World) -> None:
+    """Somebody deleted it and made one: no watch told of the time in between."""
+    leader = world.leader()
+    (each,) = leader.rounds
+    await each.run()
+    await each.run()
+    world.clock.at += timedelta(minutes=1)
+    world.put(raw_schedule(uid="another", created_at=world.clock.at))
+    await each.run()
+    assert len(world.runs) == 4
+
+
 async def test_a_change_during_the_listing_is_not_lost(world: World) -> None:
     """What a watch told while it was listed is newer than the list."""
     leader = world.leader()
     (each,) = leader.rounds
     key = Key(kind=SCHEDULE, name="nightly", namespace="attest")
-    task = asyncio.ensure_future(each.run())
-    while SCHEDULE not in world.listed:
-        await asyncio.sleep(0)
-    world.put({**world.objects[key], "spec": {"every": "1h", "suspend": True}})
-    await task
+    changed = {**world.objects[key], "spec": {"every": "1h", "suspend": True}}
+    world.meanwhile = lambda: world.put(changed)
+    await each.run()
     assert world.runs == {}
 
 
