@@ -33,12 +33,13 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── AllowListEntryUnknown  PolicyUnknown  ApprovalUnknown
     │   ├── ResultUnknown  TrustCertificateUnknown
     │   ├── QueryUnknown               a query that nobody keeps under this name
+    │   ├── RunUnknown                 an attestation run that no controller of the cluster opened
     │   └── CertificateUnknown  IssuerUnknown  ExtensionUnknown  DeadLetterUnknown
     ├── Conflict                       it exists, but not in a state that allows this
     │   ├── ChallengeUsed  AKConflict  EKConflict  TPMRequired  TransitionForbidden
     │   ├── MachineChanged  AlreadyExists  AssuranceTooLow  RotationForbidden  NameInUse
     │   ├── ActInProgress  AnswerNotKept  ProposalDiffers  ProposalRival
-    │   └── NodeRequestDiffers
+    │   └── NodeRequestDiffers  RunDiffers
     ├── Expired                        it was good once
     │   └── ChallengeExpired  ConfigTokenConsumed
     ├── RequestInvalid                 well-formed, but the values cannot be right
@@ -55,7 +56,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     ├── Unauthenticated                who are you
     ├── Forbidden                      you may not
     │   ├── ClientCertificateUntrusted  InsecureTransport  BreakGlassCannotVote  CrossSiteRequest
-    │   └── AuthenticationTooOld
+    │   └── AuthenticationTooOld  NodeMismatch
     ├── Unavailable                    we could not decide or serve now
     │   ├── OperatorAccessNotConfigured  IdentityProviderUnavailable  RevocationUnknown
     │   ├── ClusterNotConfigured
@@ -404,6 +405,12 @@ class QueryUnknown(Unknown):
     code = "query-unknown"
 
 
+class RunUnknown(Unknown):
+    """No controller of this cluster opened such an attestation run, or it is kept no longer."""
+
+    code = "run-unknown"
+
+
 class ExtensionUnknown(Unknown):
     """No extension of that name is enabled."""
 
@@ -492,6 +499,12 @@ class NodeRequestDiffers(Conflict):
     """Another Kubernetes certificate request was decided under this UID."""
 
     code = "node-request-differs"
+
+
+class RunDiffers(Conflict):
+    """To a controller of a Kubernetes cluster: another attestation run was opened under this UID."""
+
+    code = "run-differs"
 
 
 class AlreadyExists(Conflict):
@@ -703,6 +716,12 @@ class CrossSiteRequest(Forbidden):
     """A browser sent this request for another site than ours."""
 
     code = "cross-site-request"
+
+
+class NodeMismatch(Forbidden):
+    """The token names another node of the cluster than the attestation run, or none."""
+
+    code = "node-mismatch"
 
 
 class BreakGlassCannotVote(Forbidden):

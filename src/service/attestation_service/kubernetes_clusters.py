@@ -32,11 +32,14 @@ ServiceAccountName = Annotated[
 
 
 class ControllerDuty(StrEnum):
-    """What a ServiceAccount of a cluster is here; each opens exactly one route."""
+    """What a ServiceAccount of a cluster is here; each opens its own routes and no others."""
 
     APPROVER = "attestation-approver"
     SIGNER = "attestation-signer"
     CONTROLLER = "attestation-controller"
+    RUNS = "attestation-runs"
+    RUN_AGENT = "attestation-run-agent"
+    """Of the agents on the nodes: all have one ServiceAccount, and each token says on which node it is good."""
 
 
 class KeyMode(StrEnum):

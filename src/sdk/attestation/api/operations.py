@@ -120,6 +120,25 @@ class ClusterAPI:
     def trust(self, *, page_size: int = PAGE_SIZE) -> Annotated[Iterator[api.NodeTrust], api.NodeTrustPage]:
         """Yield what the machines of the caller's cluster are worth now."""
 
+    @operation("open_run", "PUT /runs/{uid}", e.RunDiffers, e.ChallengeExpired, e.PolicyInvalid, e.RequestInvalid)
+    def open_run(self, uid: str, request: api.RunOpen) -> api.RunOpened:
+        """Open an attestation run of a node, and its next attempt where the last one ended unanswered."""
+
+    @operation("get_run", "GET /runs/{uid}", e.RunUnknown)
+    def run(self, uid: str) -> api.RunDetail:
+        """Return what became of an attestation run."""
+
+    @operation("get_run_challenge", "GET /runs/{uid}/challenge", e.RunUnknown, e.NodeMismatch, e.ChallengeUsed,
+               e.ChallengeExpired)
+    def run_challenge(self, uid: str) -> api.RunChallenge:
+        """Fetch what the hardware of the caller's node is to sign for a run."""
+
+    @operation("post_run_evidence", "POST /runs/{uid}/evidence", e.RunUnknown, e.NodeMismatch, e.ChallengeUnknown,
+               e.ChallengeUsed, e.ChallengeExpired, e.MalformedEvidence, e.MachineChanged, e.SignerUnavailable,
+               e.SignerBusy, e.Unavailable)
+    def post_run_evidence(self, uid: str, request: api.RunEvidence) -> None:
+        """Deliver evidence of the caller's node for a run, or why there is none."""
+
 
 class PublicAPI:
     """What is asked in another form: a client words each of these requests itself, and reads what comes."""

@@ -16,6 +16,28 @@ from attestation.api.base import Base64, ChallengeId, ClusterId, MachineId, Wire
 from attestation.api.node import EvidenceItem
 from attestation.api.node_csr import ObjectName, ObjectUID
 
+__all__ = [
+    "DeviceUnavailable",
+    "RunAttempt",
+    "RunBlob",
+    "RunBundle",
+    "RunChallenge",
+    "RunChallengeShown",
+    "RunCheck",
+    "RunDetail",
+    "RunEvidence",
+    "RunMeasurement",
+    "RunOpen",
+    "RunOpened",
+    "RunResult",
+    "RunSeal",
+    "RunTcb",
+    "SealArchive",
+    "SealFailure",
+    "SealLogEntry",
+    "SealedObject",
+]
+
 Backend = Literal["tpm", "sev-snp", "tdx"]
 PolicySource = Literal["ref", "inline", "none"]
 RunVerdict = Literal["verified", "failed", "indeterminate"]

@@ -7,9 +7,10 @@ Layout: TCG TPM 2.0 Library, Part 2, TPMS_ATTEST and TPMS_QUOTE_INFO.
 from __future__ import annotations
 
 import hmac
+import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from attestation.errors import (
     AttestHeaderInvalid,
@@ -36,8 +37,10 @@ from attestation.tpm import (
     parse_signature,
 )
 from attestation.tpm.hashes import bank_alg
+from attestation.wire import named_once
 
 MEDIA_TYPE = "application/vnd.itl.tpm-quote"
+MAX_PCR_JSON_BYTES: Final = 16_384
 
 PCRValues = Mapping[int, Mapping[int, bytes]]
 """Bank (TPM_ALG_ID) -> PCR index -> digest."""
@@ -153,6 +156,21 @@ def parse_pcr_values(texts_by_bank: object) -> dict[int, dict[int, bytes]]:
 
 
 _INDEX = {str(i): i for i in range(32)}
+
+
+def parse_pcr_json(data: bytes) -> dict[int, dict[int, bytes]]:
+    """Parse the JSON of PCR values, at most 16 KiB, as an item of evidence carries it.
+
+    Raises:
+        MalformedEvidence: It is not JSON of at most 16 KiB that names each member once; or as `parse_pcr_values`.
+    """
+    if len(data) > MAX_PCR_JSON_BYTES:
+        raise MalformedEvidence(f"pcr_values: longer than {MAX_PCR_JSON_BYTES} bytes")
+    try:
+        texts = json.loads(data, object_pairs_hook=named_once)
+    except (ValueError, RecursionError):
+        raise MalformedEvidence("pcr_values: not JSON, or a member is named twice") from None
+    return parse_pcr_values(texts)
 
 
 def verify(

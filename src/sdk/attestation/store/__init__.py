@@ -52,6 +52,7 @@ from attestation.store.purge import ACT_KEPT, CHALLENGE_KEPT, Purged
 from attestation.store.rate_limits import RateLimit, wait
 from attestation.store.refused_keys import RefusedKey
 from attestation.store.results import StoredEvidence, StoredResult
+from attestation.store.runs import PolicyOrigin, Run, RunAttempt, RunBackend, RunBlob
 from attestation.store.saved_queries import SavedQuery
 from attestation.store.sql import row_of
 from attestation.store.sqlite import SQLiteStore
@@ -115,6 +116,7 @@ __all__ = [
     "Pending",
     "PolicyAssignment",
     "PolicyChange",
+    "PolicyOrigin",
     "Purged",
     "Purpose",
     "QuoteWord",
@@ -122,6 +124,10 @@ __all__ = [
     "RefusedKey",
     "RegistrationToken",
     "RevocationReason",
+    "Run",
+    "RunAttempt",
+    "RunBackend",
+    "RunBlob",
     "SavedQuery",
     "Scope",
     "Store",

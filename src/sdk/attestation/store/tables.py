@@ -495,6 +495,68 @@ class NodeCSRRow(Base):
     serial: Mapped[str | None]
 
 
+class RunRow(Base):
+    """An attestation run of a Kubernetes node, as a controller of its cluster opened it."""
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        UniqueConstraint("cluster_id", "run_uid"),
+        Index(None, "deadline"),
+        {"sqlite_with_rowid": False},
+    )
+
+    run_id: Mapped[Key]
+    cluster_id: Mapped[str]
+    run_uid: Mapped[str]
+    namespace: Mapped[str]
+    name: Mapped[str]
+    node_name: Mapped[str]
+    node_uid: Mapped[str]
+    backend: Mapped[str]
+    nonce: Mapped[str | None]
+    policy: Mapped[str | None]
+    policy_source: Mapped[str]
+    policy_name: Mapped[str | None]
+    policy_id: Mapped[str]
+    content_sha256: Mapped[str]
+    opened_at: Mapped[datetime]
+    deadline: Mapped[datetime]
+
+
+class RunAttemptRow(Base):
+    """One challenge to the node of a run, and what its answer was found to be; redeemed at most once."""
+
+    __tablename__ = "run_attempts"
+    __table_args__ = (
+        UniqueConstraint("run_id", "attempt"),
+        {"sqlite_with_rowid": False},
+    )
+
+    challenge_id: Mapped[Key]
+    run_id: Mapped[str]
+    attempt: Mapped[int]
+    random: Mapped[bytes]
+    issued_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
+    verdict: Mapped[str | None]
+    machine_id: Mapped[str | None]
+    result: Mapped[str | None]
+
+
+class RunBlobRow(Base):
+    """One item of evidence that an attempt was judged from, canonical JSON."""
+
+    __tablename__ = "run_blobs"
+
+    challenge_id: Mapped[Key]
+    position: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[str] = mapped_column(index=True)
+    media_type: Mapped[str]
+    sha256: Mapped[str]
+    content: Mapped[bytes]
+
+
 class CollateralRow(Base):
     """What vouches for confidential hardware, by its name. `data` is empty where it was asked for and did not come."""
 

@@ -34,6 +34,7 @@ from attestation.store.purge import Purged, purge
 from attestation.store.rate_limits import RateLimits
 from attestation.store.refused_keys import RefusedKeys
 from attestation.store.results import Results
+from attestation.store.runs import Runs
 from attestation.store.saved_queries import SavedQueries
 from attestation.store.schema import Schema
 from attestation.store.sql import Executor
@@ -87,6 +88,7 @@ class Tx:
         "refused_keys",
         "registration_tokens",
         "results",
+        "runs",
         "saved_queries",
         "schema",
         "state",
@@ -114,6 +116,7 @@ class Tx:
         self.registration_tokens = RegistrationTokens(sql)
         self.config_tokens = ConfigTokens(sql)
         self.results = Results(sql, results_kept)
+        self.runs = Runs(sql)
         self.logs = Logs(sql)
         self.rate_limits = RateLimits(sql)
         self.saved_queries = SavedQueries(sql)

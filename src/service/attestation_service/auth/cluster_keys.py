@@ -221,7 +221,7 @@ class Clusters:
 
         Raises:
             Unauthenticated: It proves nothing.
-            Forbidden: It names a ServiceAccount without any duty here.
+            Forbidden: It names a ServiceAccount without any duty here, or an agent's and no node.
             IdentityProviderUnavailable: The keys of a cluster that it may be of are not known now.
         """
         unverified = service_account.parse(token)
@@ -251,4 +251,5 @@ class Clusters:
             service_account=bearer.service_account,
             pod=bearer.pod,
             source=origin.address,
+            node=bearer.node,
         )

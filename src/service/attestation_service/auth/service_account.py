@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from attestation.errors import Forbidden, Unauthenticated
+from attestation.errors import Forbidden, NodeMismatch, Unauthenticated
 from attestation_service.auth import access_token
 from attestation_service.auth.access_token import UnverifiedToken, shown
+from attestation_service.context.identity import BoundNode
 from attestation_service.kubernetes_clusters import AUDIENCE, ClusterRule, ControllerDuty
 
 MAX_LIFETIME_SECONDS: Final = 24 * 3600
@@ -33,11 +34,13 @@ class Bearer:
         duty: What it is here.
         service_account: `namespace:name`.
         pod: Name of the pod that the token is bound to.
+        node: Where that pod runs, as the API server says; None where the duty does not ask for it.
     """
 
     duty: ControllerDuty
     service_account: str
     pod: str
+    node: BoundNode | None = None
 
 
 def parse(token: str) -> UnverifiedToken:
@@ -69,6 +72,7 @@ def judge(claims: Mapping[str, object], rule: ClusterRule, at: datetime) -> Bear
     Raises:
         Unauthenticated: It is not for us, not now, or not bound.
         Forbidden: It names a ServiceAccount without any duty here.
+        NodeMismatch: It is an agent's, and names no node.
     """
     # 1. Who issued it, and for us alone: a token that another service got too, that service could send on.
     if claims.get("iss") != rule.issuer:
@@ -100,7 +104,20 @@ def judge(claims: Mapping[str, object], rule: ClusterRule, at: datetime) -> Bear
     duty = rule.duty_of(f"{namespace}:{name}")
     if duty is None:
         raise Forbidden(f"ServiceAccount {namespace}:{name} has no duty here (ITL_KUBERNETES_CLUSTERS)")
-    return Bearer(duty=duty, service_account=f"{namespace}:{name}", pod=_text(pod, "name"))
+    # 5. Where an agent runs. All agents have one account: without this, each could speak for every node.
+    node = _node(bound) if duty is ControllerDuty.RUN_AGENT else None
+    return Bearer(duty=duty, service_account=f"{namespace}:{name}", pod=_text(pod, "name"), node=node)
+
+
+def _node(bound: Mapping[str, object]) -> BoundNode:
+    """Return the node of the pod that a token is bound to (KEP-4193): the API server wrote it, nobody on the node."""
+    try:
+        node = _object(bound, "node")
+        return BoundNode(name=_text(node, "name"), uid=_text(node, "uid"))
+    except Unauthenticated:
+        raise NodeMismatch(
+            "the token names no node (kubernetes.io.node): Kubernetes 1.32 or later writes it"
+        ) from None
 
 
 def _seconds(claims: Mapping[str, object], member: str) -> float:

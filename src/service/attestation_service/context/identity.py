@@ -127,15 +127,29 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoundNode:
+    """A node of a Kubernetes cluster, as its API server names it in a token.
+
+    Args:
+        name: `metadata.name`.
+        uid: `metadata.uid`: another node of that name is another one.
+    """
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
     """A program in a Kubernetes cluster that was recognised. It is no operator, and no operator is one.
 
     Args:
         cluster: Whose, and by which rule its requests are judged.
-        duty: The one thing that it may.
+        duty: What it may.
         service_account: `namespace:name`.
         pod: Where it runs.
         source: Address the request came from.
+        node: Where it runs, of an agent; None of every other.
     """
 
     cluster: ClusterRule
@@ -143,6 +157,7 @@ class Controller:
     service_account: str
     pod: str
     source: str
+    node: BoundNode | None = None
 
     def event(self, action: str, **members: str | None) -> AuditEvent:
         """Return the audit event of what this controller asked for."""

@@ -48,7 +48,7 @@ from attestation.tpm import PCRSelection
 from attestation_service.keys import crypto_policy
 from attestation_service.kubernetes_clusters import ClusterRule
 from attestation_service.resources import Resources
-from attestation_service.verifier import challenges, measurements, policy
+from attestation_service.verifier import challenges, measurements, nodes, policy
 from attestation_service.verifier.cluster_identity import Identified
 from attestation_service.verifier.firmware import vendor_of
 
@@ -172,7 +172,7 @@ def _load(
     machine = (
         tx.machines.by_id(container.machine_id)
         if container.machine_id is not None
-        else _named(tx, _asked_for(container.csr_der), rule.cluster_id)
+        else nodes.named(tx, _asked_for(container.csr_der), rule.cluster_id)
     )
     asked = _challenge(tx, container, machine, at)
     in_force = log = None
@@ -252,18 +252,6 @@ def _asked_for(csr: bytes) -> str | None:
         return None
 
 
-def _named(tx: Tx, hostname: str | None, cluster_id: str) -> Machine | None:
-    """Return the machine of a cluster that operators called *hostname*; None where none or several are called so."""
-    if hostname is None:
-        return None
-    found = [
-        each
-        for each in tx.machines.namesakes(names_of(hostname, None), besides="")
-        if each.cluster_id == cluster_id
-    ]
-    return tx.machines.by_id(found[0].machine_id) if len(found) == 1 else None
-
-
 async def _judge_serving(
     request: NodeCSRRequest,
     data: bytes,
@@ -275,7 +263,7 @@ async def _judge_serving(
     asked_for = await asyncio.to_thread(_asked_for, data)
 
     def load(tx: Tx) -> tuple[ServingCase, StoredAKCertificate | None]:
-        machine = _named(tx, asked_for, rule.cluster_id)
+        machine = nodes.named(tx, asked_for, rule.cluster_id)
         # Its client certificate lives for that long at most, whoever signed it.
         since = at - timedelta(seconds=rule.max_lifetime_seconds)
         case = ServingCase(

@@ -28,6 +28,10 @@ events_log = structlog.get_logger("attestation_service.events")
 
 PURGE_BATCH = 500
 OUTBOX_BATCH = 100
+RUN_BATCH = 50
+"""Evidence of each may be a megabyte."""
+RUNS_KEPT = timedelta(hours=168)
+"""For so long after its deadline an attestation run and its evidence can be asked for, and sealed."""
 REFUSALS_KEPT = timedelta(days=1)
 """For so long a refusal of a Kubernetes request is answered again."""
 
@@ -76,6 +80,8 @@ async def _for_all(res: Resources) -> None:
     await res.collateral.refresh()
     while await _forget_requests(res):
         pass
+    while await _forget_runs(res):
+        pass
     purged = PURGE_BATCH
     while purged >= PURGE_BATCH:
         purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total
@@ -89,6 +95,12 @@ async def _forget_requests(res: Resources) -> bool:
         await res.store.write(lambda tx: tx.node_csrs.purge(at - REFUSALS_KEPT, approved, PURGE_BATCH))
         >= PURGE_BATCH
     )
+
+
+async def _forget_runs(res: Resources) -> bool:
+    """Delete some attestation runs that ended long ago, with their evidence; True if there may be more."""
+    before = res.clock.now() - RUNS_KEPT
+    return await res.store.write(lambda tx: tx.runs.purge(before, RUN_BATCH)) >= RUN_BATCH
 
 
 async def _drain(res: Resources) -> bool:

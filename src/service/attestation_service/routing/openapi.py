@@ -66,6 +66,8 @@ Access = Literal[
     "attestation-approver",
     "attestation-signer",
     "attestation-controller",
+    "attestation-runs",
+    "attestation-run-agent",
 ]
 """Who may ask: everybody; everybody, but the machine must prove itself inside; operators with that right; controllers
 of a Kubernetes cluster with that duty."""
@@ -82,6 +84,8 @@ ACCESS: Final[dict[Access, str]] = {
     "attestation-approver": "the approver of a Kubernetes cluster",
     "attestation-signer": "the signer of a Kubernetes cluster",
     "attestation-controller": "the controller of a Kubernetes cluster's Nodes",
+    "attestation-runs": "the controller of a Kubernetes cluster's attestation runs",
+    "attestation-run-agent": "the agent of attestation runs on a node, about its own node",
 }
 """The same in words, for people."""
 
@@ -130,7 +134,7 @@ def route(
         operation: What it is on the wire.
         kind: Who may ask.
         handler: The use case.
-        done: The status of a model.
+        done: The status of a model; of nothing to say, where that is not 204.
         omit: Which members of a model are left out: those that are null, or that the handler did not name.
         logs: The body may carry a boot log or a measurement list, and be long.
         also: Answers to document beside those of *operation* and *handler*.
@@ -163,13 +167,15 @@ def route(
     )
     summary, _, more = inspect.cleandoc(handler.__doc__ or "").partition("\n\n")
 
+    nothing = 204 if done == 200 else done
+
     @wraps(handler)
     async def endpoint(**given: Any) -> Response:
         found = await handler(**given)
         if isinstance(found, Response):
             return found
         if found is None:
-            return Response(status_code=204)
+            return Response(status_code=nothing)
         return reply(
             found,
             exclude_none=omit == "none",
@@ -185,7 +191,7 @@ def route(
         operation_id=operation.operation_id,
         summary=summary.removesuffix("."),
         description=re.split(r"(?m)^Raises:$", more)[0].strip(),
-        status_code=done if shown else 204,
+        status_code=done if shown else nothing,
         response_model=model,
         response_class=Response if model is None else JSONResponse,
         responses={

@@ -1,0 +1,1 @@
+"""Attestation runs of Kubernetes nodes (CONFIDENTIAL §§2-3)."""

@@ -1,0 +1,99 @@
+"""What a run asks: its policy, the nonce that hardware is to sign, and how long for."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from attestation.api import RunChallengeShown
+from attestation.reference import Policy
+from attestation.reference.attestation_policy import policy_of
+from attestation.report_data import run_nonce
+from attestation.store import Run, RunAttempt
+from attestation.tpm import PCRSelection
+from attestation.tpm.hashes import bank_name
+from attestation.wire import b64encode
+from attestation_service.settings import Settings
+
+MOST_SECONDS: Final = 60
+"""A challenge lives no longer, whatever the setting says (CONFIDENTIAL §1)."""
+ID_BYTES: Final = 16
+RANDOM_BYTES: Final = 32
+_FIRMWARE_PCRS: Final = range(8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A run and one attempt of it, with what both mean.
+
+    Args:
+        run: The run.
+        attempt: The attempt.
+        policy: What the answer is judged by.
+        enforced: The policy is there, and does not only report.
+        nonce: 32 bytes; what hardware signs follows from it.
+    """
+
+    run: Run
+    attempt: RunAttempt
+    policy: Policy
+    enforced: bool
+    nonce: bytes
+
+    @property
+    def mode(self) -> Literal["enforce", "report"]:
+        """What its policy is for."""
+        return "enforce" if self.enforced else "report"
+
+
+def asked_by(run: Run, attempt: RunAttempt) -> Asked:
+    """Return what *run* asks with *attempt*."""
+    policy, enforced = _policy(run.policy, run.backend)
+    return Asked(
+        run=run, attempt=attempt, policy=policy, enforced=enforced, nonce=nonce_of(run, attempt.random)
+    )
+
+
+def nonce_of(run: Run, random: bytes) -> bytes:
+    """Return the nonce of a run for a challenge's *random*: the caller's is mixed in, never used instead."""
+    return run_nonce(random, run.run_uid, (run.nonce or "").encode())
+
+
+@lru_cache(maxsize=256)
+def _policy(text: str | None, backend: str) -> tuple[Policy, bool]:
+    """Return a policy and whether it is enforced; a pure function of its text, therefore remembered."""
+    spec: dict[str, Any] | None = json.loads(text) if text is not None else None
+    return policy_of(spec, backend=backend), spec is not None and spec.get("mode", "enforce") == "enforce"
+
+
+def new_attempt(run: Run, number: int, settings: Settings, at: datetime) -> RunAttempt:
+    """Return the next attempt of *run*, of that *number*."""
+    seconds = min(MOST_SECONDS, settings.challenge_ttl_seconds)
+    return RunAttempt(
+        challenge_id=secrets.token_bytes(ID_BYTES).hex(),
+        run_id=run.run_id,
+        attempt=number,
+        random=secrets.token_bytes(RANDOM_BYTES),
+        issued_at=at,
+        expires_at=min(at + timedelta(seconds=seconds), run.deadline),
+    )
+
+
+def selection_of(policy: Policy) -> PCRSelection:
+    """Return the PCRs that a quote for a run covers: those of the firmware, and each that *policy* reads."""
+    read = {rule.index for rule in policy.tpm.rules} | set(policy.tpm.log_pcrs)
+    return PCRSelection.from_names({bank_name(policy.tpm.bank): sorted(read | {*_FIRMWARE_PCRS})})
+
+
+def shown(run: Run, attempt: RunAttempt) -> RunChallengeShown:
+    """Return the challenge of an attempt as relying parties compute it again."""
+    return RunChallengeShown(
+        id=attempt.challenge_id,
+        random=b64encode(attempt.random),
+        nonce=b64encode(nonce_of(run, attempt.random)),
+        expires_at=attempt.expires_at,
+    )

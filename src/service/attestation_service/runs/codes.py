@@ -1,0 +1,84 @@
+"""What a failed check of a run is called to machines (CONFIDENTIAL §12.4): by its own code, or by what it is about.
+
+The checks of a TPM carry no codes of their own: docs/protocol/results.md tells them apart by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from attestation.appraisal import KINDS
+from attestation.appraisal.appraise import EVIDENCE
+from attestation.appraisal.assurance import ASSURANCE, GUEST
+from attestation.appraisal.ruled import RULE
+from attestation.errors import (
+    AttestHeaderInvalid,
+    ChallengeMismatch,
+    EvidenceRejected,
+    PCRDigestMismatch,
+    SelectionMismatch,
+    SignatureInvalid,
+)
+from attestation.results import Check, Code
+from attestation.results import tpm_checks as tpm
+
+MACHINE: Final = "machine"
+REFERENCE: Final = "reference"
+
+_OF_TPM: Final[Mapping[Code, tuple[Check, ...]]] = {
+    Code.SIGNATURE_INVALID: (tpm.QUOTE,),
+    Code.BINDING_MISMATCH: (tpm.CLOCK, tpm.CLOCK_SAFE, tpm.CLOCK_REGRESSED, tpm.EK_KEY),
+    Code.TCB_NOT_ALLOWED: (
+        tpm.FIRMWARE_BLOCKLIST,
+        tpm.FIRMWARE_MINIMUM,
+        tpm.FIRMWARE_REGRESSED,
+        tpm.FIRMWARE_CHANGED,
+        tpm.FIRMWARE_NOTE,
+    ),
+    Code.REPLAY_MISMATCH: (tpm.EVENT_LOG,),
+    Code.LOG_INVALID: (tpm.EVENT_LOG_FINDINGS, tpm.IMA_VIOLATIONS),
+    Code.GUEST_POLICY: (tpm.SECURE_BOOT, tpm.SECURE_BOOT_DEBUG),
+    Code.REFERENCE_MISMATCH: (
+        *tpm.PCR,
+        tpm.PCRS,
+        tpm.BOOT_STATE,
+        tpm.LOADERS,
+        tpm.KERNELS,
+        tpm.INITRDS,
+        tpm.COMMAND_LINES,
+        tpm.SECURE_BOOT_DB,
+        tpm.SECURE_BOOT_DBX,
+        tpm.SECURE_BOOT_AUTHORITIES,
+        tpm.IMA,
+    ),
+    Code.MACHINE_NOT_ALLOWED: (ASSURANCE, GUEST),
+    Code.ENVELOPE_INVALID: (EVIDENCE,),
+}
+
+CODES: Final[Mapping[str, str]] = {
+    **{check.name: code.value for code, checks in _OF_TPM.items() for check in checks},
+    **{
+        check.name: check.code.value
+        for check in (RULE, *(check for kind in KINDS.values() for check in kind.checks))
+        if check.code is not None
+    },
+    MACHINE: Code.MACHINE_NOT_ALLOWED.value,
+    REFERENCE: Code.REFERENCE_MISMATCH.value,
+}
+"""Name of a check -> what its failure is called."""
+
+_OF_REFUSALS: Final[Mapping[type[EvidenceRejected], Code]] = {
+    SignatureInvalid: Code.SIGNATURE_INVALID,
+    ChallengeMismatch: Code.BINDING_MISMATCH,
+    AttestHeaderInvalid: Code.REPORT_INVALID,
+    SelectionMismatch: Code.REPORT_INVALID,
+    PCRDigestMismatch: Code.REPLAY_MISMATCH,
+}
+
+
+def code_of_refusal(error: EvidenceRejected | None, check: str) -> str | None:
+    """Return what the refusal of a quote of a TPM is called; None for another check, whose own code says it."""
+    if error is None or check != tpm.QUOTE.name:
+        return None
+    return _OF_REFUSALS.get(type(error), Code.SIGNATURE_INVALID).value

@@ -1,0 +1,219 @@
+"""What the controller of a cluster asks of attestation runs: to open one, and what became of it (CONFIDENTIAL §3).
+
+A run is opened once under its UID; whoever opens it again, with the same content, gets the open attempt, or the next
+one where the last ended unanswered. The challenge itself is told to the agent of the node alone (docs/adr/0172).
+"""
+
+# Algorithms for: digest
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from datetime import datetime, timedelta
+from typing import Annotated, Final
+
+import structlog
+from fastapi import Path
+
+from attestation.api import RunAttempt as Shown
+from attestation.api import RunDetail, RunOpen, RunOpened, RunResult
+from attestation.api.node_csr import ObjectUID
+from attestation.errors import (
+    ChallengeExpired,
+    Forbidden,
+    RateLimited,
+    RequestInvalid,
+    RunDiffers,
+    RunUnknown,
+)
+from attestation.reference import identifier
+from attestation.reference.attestation_policy import policy_of
+from attestation.store import RateLimit, Run, RunAttempt, Tx
+from attestation.wire import canonical_json
+from attestation_service.auth import Controller, ControllerDep
+from attestation_service.resources import Res, Resources
+from attestation_service.runs import asked
+
+log = structlog.get_logger("attestation_service.runs")
+
+RunUID = Annotated[ObjectUID, Path(description="`metadata.uid` of the run")]
+
+LONGEST: Final = timedelta(minutes=10)
+"""A deadline that is further away is refused: a run lasts five minutes at most, and clocks differ."""
+OPENED: Final = RateLimit(requests=5_000, per_seconds=3_600)
+"""So many runs of one cluster are opened in an hour, all at once where it wants to."""
+
+
+async def open_run(uid: RunUID, request: RunOpen, *, res: Res, who: ControllerDep) -> RunOpened:
+    """Open an attestation run of a node.
+
+    The same run may be opened again: that gives the open attempt, or the next one where the last one ended without an
+    answer and the deadline has not come.
+
+    Raises:
+        Forbidden: It is of another cluster than the token.
+        PolicyInvalid: Its policy cannot be judged by.
+        RequestInvalid: Its deadline is too far away.
+        RunDiffers: Another run was opened under this UID.
+        ChallengeExpired: Its deadline was over before it was opened.
+    """
+    at = res.clock.now()
+    run = _run(uid, request, who, at)
+    known = await res.store.read(lambda tx: tx.runs.get(run.cluster_id, run.run_uid))
+    if known is not None:
+        latest = await res.store.read(lambda tx: _latest(tx, known, run))
+        if not _is_over(latest, known, at):
+            return _opened(known, latest)
+
+    def conclude(tx: Tx) -> tuple[Run, RunAttempt, bool]:
+        # Two controllers, or one that was restarted: the first opened it.
+        found = tx.runs.get(run.cluster_id, run.run_uid)
+        if found is None:
+            _write(tx, run, who, res, at)
+            first = asked.new_attempt(run, 1, res.settings, at)
+            tx.runs.issue(first)
+            return run, first, True
+        latest = _latest(tx, found, run)
+        if not _is_over(latest, found, at):
+            return found, latest, False
+        following = asked.new_attempt(found, latest.attempt + 1, res.settings, at)
+        tx.runs.issue(following)
+        return found, following, True
+
+    opened, attempt, new = await res.store.write(conclude)
+    if new:
+        log.info(
+            "run.opened",
+            cluster_id=opened.cluster_id,
+            run=f"{opened.namespace}/{opened.name}",
+            uid=opened.run_uid,
+            node=opened.node_name,
+            backend=opened.backend,
+            attempt=attempt.attempt,
+            service_account=who.service_account,
+        )
+    return _opened(opened, attempt)
+
+
+async def show(uid: RunUID, *, res: Res, who: ControllerDep) -> RunDetail:
+    """Return what became of an attestation run.
+
+    Raises:
+        RunUnknown: No such run of the caller's cluster is kept.
+    """
+    at = res.clock.now()
+
+    def load(tx: Tx) -> tuple[Run, list[RunAttempt]]:
+        run = demand(tx, who.cluster.cluster_id, uid)
+        return run, tx.runs.attempts(run.run_id)
+
+    run, attempts = await res.store.read(load)
+    return RunDetail(
+        uid=run.run_uid,
+        cluster_id=run.cluster_id,
+        namespace=run.namespace,
+        name=run.name,
+        node_name=run.node_name,
+        node_uid=run.node_uid,
+        backend=run.backend,
+        policy_id=run.policy_id,
+        policy_source=run.policy_source,
+        deadline=run.deadline,
+        attempts=tuple(_attempt(run, each, at) for each in attempts),
+    )
+
+
+def demand(tx: Tx, cluster_id: str, uid: str) -> Run:
+    """Return a run of a cluster.
+
+    Raises:
+        RunUnknown: There is none.
+    """
+    run = tx.runs.get(cluster_id, uid)
+    if run is None:
+        raise RunUnknown("no such run of this cluster was opened, or it is kept no longer")
+    return run
+
+
+def _run(uid: str, request: RunOpen, who: Controller, at: datetime) -> Run:
+    """Return the run that *request* describes; it is kept only if none is known under its UID."""
+    cluster_id = who.cluster.cluster_id
+    if request.cluster_id != cluster_id:
+        raise Forbidden(f"the token is of the cluster {cluster_id}, the run of {request.cluster_id}")
+    if request.deadline > at + LONGEST:
+        raise RequestInvalid(f"deadline: more than {LONGEST.seconds} s from now; compare the clocks")
+    said = request.model_dump(mode="json")
+    return Run(
+        run_id=secrets.token_bytes(asked.ID_BYTES).hex(),
+        cluster_id=cluster_id,
+        run_uid=uid,
+        namespace=request.namespace,
+        name=request.name,
+        node_name=request.node_name,
+        node_uid=request.node_uid,
+        backend=request.backend,
+        nonce=request.nonce,
+        policy=canonical_json(request.policy).decode() if request.policy is not None else None,
+        policy_source=request.policy_source,
+        policy_name=request.policy_name,
+        policy_id=identifier(policy_of(request.policy, backend=request.backend)),
+        content_sha256=hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest(),
+        opened_at=at,
+        deadline=request.deadline,
+    )
+
+
+def _latest(tx: Tx, known: Run, said: Run) -> RunAttempt:
+    """Return the last attempt of a run that somebody opens again.
+
+    Raises:
+        RunDiffers: They mean another one.
+    """
+    if known.content_sha256 != said.content_sha256:
+        raise RunDiffers("another run was opened under this UID; GET shows it")
+    # The unit that writes a run writes its first attempt.
+    return tx.runs.attempts(known.run_id)[-1]
+
+
+def _is_over(attempt: RunAttempt, run: Run, at: datetime) -> bool:
+    """Return True where nobody answered in time, and there is time for another attempt."""
+    return attempt.used_at is None and attempt.expires_at <= at < run.deadline
+
+
+def _write(tx: Tx, run: Run, who: Controller, res: Resources, at: datetime) -> None:
+    if run.deadline <= at:
+        raise ChallengeExpired("the deadline of this run is over, and it was not opened before")
+    if res.settings.rate_limits:
+        key = f"runs:{run.cluster_id}"
+        seconds = tx.rate_limits.check(key, at, OPENED)
+        if seconds is not None:
+            raise RateLimited("too many runs of this cluster", retry_after_seconds=seconds)
+        tx.rate_limits.take(key, at, OPENED)
+    tx.runs.add(run)
+    told = (
+        f"{run.namespace}/{run.name} ({run.run_uid}): {run.backend} of node {run.node_name} ({run.node_uid})"
+    )
+    source = f"{run.policy_source} {run.policy_name}" if run.policy_name else run.policy_source
+    tx.audit.append(who.event("run_opened", detail=f"{told}; policy {source}, {run.policy_id}"), at)
+
+
+def _opened(run: Run, attempt: RunAttempt) -> RunOpened:
+    return RunOpened(
+        attempt=attempt.attempt,
+        challenge_id=attempt.challenge_id,
+        expires_at=attempt.expires_at,
+        policy_id=run.policy_id,
+    )
+
+
+def _attempt(run: Run, attempt: RunAttempt, at: datetime) -> Shown:
+    is_open = attempt.used_at is None and at < attempt.expires_at
+    return Shown(
+        attempt=attempt.attempt,
+        state="open" if is_open else "expired" if attempt.used_at is None else "judged",
+        challenge_id=attempt.challenge_id,
+        expires_at=attempt.expires_at,
+        challenge=None if is_open else asked.shown(run, attempt),
+        result=RunResult.model_validate_json(attempt.result) if attempt.result is not None else None,
+    )

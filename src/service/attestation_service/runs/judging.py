@@ -1,0 +1,296 @@
+"""What evidence of a run is judged to be: pure of writes, so it may run twice.
+
+The same judge as that of an attestation, `appraise`, with what a run expects: the run's nonce in place of the
+machine's challenge, the node's UID in place of the machine's id, and the policy that came with the run. What it
+finds becomes a verdict by the same rule: any failure fails, whatever is open leaves it open. A policy that only
+reports, none at all, a node that no machine is, and no reference value that matched are such open checks.
+"""
+
+# Algorithms for: digest
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from attestation.api import RunBlob as ShownBlob
+from attestation.api import RunCheck, RunEvidence, RunResult
+from attestation.api.node import EvidenceItem
+from attestation.appraisal import Appraisal, Case
+from attestation.appraisal.appraise import EVIDENCE, POLICY
+from attestation.appraisal.confidential import collateral_rules
+from attestation.errors import AlgorithmForbidden, EvidenceRejected, MalformedEvidence
+from attestation.machines import Machine, Status
+from attestation.reference import identifier
+from attestation.results import (
+    Assurance,
+    AttestationResult,
+    Check,
+    Code,
+    Failed,
+    Flagged,
+    Outcome,
+    Passed,
+    Reported,
+    TrustClaim,
+    Undecided,
+    Verdict,
+    conclude,
+)
+from attestation.results.ear import ear_claims
+from attestation.store import RunBlob, Tx
+from attestation.wire import b64encode, canonical_json
+from attestation_service import __version__
+from attestation_service.keys import crypto_policy
+from attestation_service.resources import Resources
+from attestation_service.runs import codes
+from attestation_service.runs.asked import Asked
+from attestation_service.runs.backends import BACKENDS, Gathered, Sought
+from attestation_service.runs.codes import CODES, code_of_refusal
+from attestation_service.verifier import nodes
+
+MACHINE: Final = Check(
+    name=codes.MACHINE, claim=TrustClaim.INSTANCE_IDENTITY, if_failed=97, code=Code.MACHINE_NOT_ALLOWED
+)
+REFERENCE: Final = Check(name=codes.REFERENCE, claim=TrustClaim.EXECUTABLES, if_failed=33)
+MAX_QUOTE_BYTES: Final = 64 << 10
+MAX_WORDS: Final = 1024
+_WAIT_FOR_COLLATERAL: Final = frozenset({"snp-vek", "snp-revocation", "tdx-collateral", "tdx-revocation"})
+_ADMITTED: Final = (Status.REGISTERED, Status.ATTESTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """An answer to a challenge after its judgement.
+
+    Args:
+        result: What was found, not signed yet.
+        machine: By whose record it was judged, as that was read; None where there is none.
+        blobs: The evidence that is kept with it.
+        claims: What is to be signed for relying parties; None where nothing can be said of a machine.
+        refusal: What the node is answered, where the evidence cannot be parsed.
+        wanted: Names of collateral that was missing and may be asked for.
+    """
+
+    result: RunResult
+    machine: Machine | None = None
+    blobs: tuple[RunBlob, ...] = ()
+    claims: dict[str, Any] | None = None
+    refusal: MalformedEvidence | None = None
+    wanted: tuple[str, ...] = ()
+
+
+def judge(tx: Tx, request: RunEvidence, asked: Asked, res: Resources, at: datetime) -> Judged:
+    """Return what the answer of a node is; a refusal is a value, because it still spends the challenge."""
+    if request.unavailable is not None:
+        device = request.unavailable
+        why = _words(f"{device.code}: {device.detail}")
+        checks = (RunCheck(id=EVIDENCE.name, outcome="unavailable", actual=why),)
+        return Judged(result=_result(asked, at, "indeterminate", checks=checks, unavailable=device))
+    machine = nodes.named(tx, asked.run.node_name, asked.run.cluster_id)
+    backend = BACKENDS[asked.run.backend]
+    try:
+        item = _only_item(request, backend.media_type)
+        gathered = backend.gather(item.value, Sought(asked, machine, tx, res, at))
+    except MalformedEvidence as refusal:
+        failed = EVIDENCE.failed(f"evidence of {asked.run.backend}", str(refusal))
+        result = _result(asked, at, "failed", checks=(_check(failed, None),), rejected=refusal.code)
+        return Judged(result=result, refusal=refusal)
+    appraisal = _appraised(gathered, asked, machine, res, at)
+    outcomes = _outcomes(appraisal, gathered, asked, machine, res)
+    verdict = conclude(outcomes)
+    blob = _blob(item, asked)
+    error = appraisal.error if appraisal is not None else None
+    proven = appraisal if error is None else None
+    result = _result(
+        asked,
+        at,
+        verdict.value.lower(),
+        rejected=error.code if error is not None else None,
+        machine_id=machine.machine_id if machine is not None else None,
+        quote=b64encode(gathered.quote) if len(gathered.quote) <= MAX_QUOTE_BYTES else None,
+        signature=b64encode(gathered.signature) if gathered.signature is not None else None,
+        evidence=(ShownBlob(media_type=blob.media_type, sha256=blob.sha256, size=len(blob.content)),),
+        measurements=backend.measurements(proven, asked) if proven is not None else (),
+        tcb=backend.tcb(proven) if proven is not None else None,
+        checks=tuple(_check(each, error) for each in outcomes),
+    )
+    missing: tuple[str, ...] = ()
+    if verdict is not Verdict.VERIFIED and collateral_rules(asked.policy).allow_fetch:
+        missing = res.collateral.missing(tx, backend.kind, gathered.evidence, at)
+    return Judged(
+        result=result,
+        machine=machine,
+        blobs=(blob,),
+        claims=_claims(appraisal, outcomes, verdict, asked, machine, res, at),
+        wanted=missing,
+    )
+
+
+def _only_item(request: RunEvidence, media_type: str) -> EvidenceItem:
+    """Return the one item that a run wants.
+
+    Raises:
+        MalformedEvidence: There is none, another one, or more than one.
+    """
+    types = [each.media_type for each in request.evidence]
+    if types != [media_type]:
+        raise MalformedEvidence(f"evidence: one item {media_type} is wanted, and no other")
+    return request.evidence[0]
+
+
+def _appraised(
+    gathered: Gathered, asked: Asked, machine: Machine | None, res: Resources, at: datetime
+) -> Appraisal | None:
+    """Return the appraisal; None where nobody knows by which key the evidence would have to be signed."""
+    if gathered.expected is None:
+        return None
+    return res.appraise(
+        {gathered.kind: gathered.evidence},
+        Case(
+            expected={gathered.kind: gathered.expected},
+            requested_policy=asked.policy.ref,
+            policy=asked.policy,
+            # Of a node that no machine is, the check `machine` says so; this one has nothing to compare.
+            assurance=machine.assurance if machine is not None else Assurance.TOFU,
+            role=machine.role if machine is not None else None,
+            cluster=asked.run.cluster_id,
+        ),
+        at,
+    )
+
+
+def _outcomes(
+    appraisal: Appraisal | None, gathered: Gathered, asked: Asked, machine: Machine | None, res: Resources
+) -> list[Outcome]:
+    """Return every outcome, that of the appraisal and what a run asks besides."""
+    found = [_judge_machine(gathered, asked, machine, res)]
+    if appraisal is None:
+        return found
+    found += appraisal.result.outcomes
+    if appraisal.error is not None:
+        return found
+    if not asked.enforced:
+        found.append(POLICY.undecided("nothing is enforced: what was measured is recorded, not accepted"))
+    elif not _matched(appraisal.result, asked):
+        found.append(REFERENCE.undecided("no reference value of the policy was compared and matched"))
+    else:
+        found.append(REFERENCE.passed())
+    return found
+
+
+def _judge_machine(gathered: Gathered, asked: Asked, machine: Machine | None, res: Resources) -> Outcome:
+    run = asked.run
+    if machine is None:
+        return MACHINE.undecided(f"no machine of the cluster {run.cluster_id} is called {run.node_name}")
+    if machine.status not in _ADMITTED:
+        return MACHINE.failed("a machine that is registered or attested", machine.status.value)
+    if gathered.expected is None:
+        return MACHINE.undecided(f"the machine has no key for evidence of the kind {run.backend}")
+    if machine.tee is None and machine.anchor.ak_public is not None:
+        try:
+            crypto_policy.demand_keys_of(
+                crypto_policy.of(res.settings), machine.anchor.ek_public, machine.anchor.ak_public
+            )
+        except AlgorithmForbidden as error:
+            return MACHINE.failed("keys that the policy about algorithms allows", str(error))
+    return MACHINE.passed()
+
+
+def _matched(result: AttestationResult, asked: Asked) -> bool:
+    """Return True if a reference value that is enforced was compared and is as expected."""
+    if result.boot_state_appraised:
+        return True
+    pinned = {
+        f"pcr{rule.index}" for rule in asked.policy.tpm.rules if rule.ignore is None and not rule.report
+    }
+    return any(isinstance(each, Passed) and each.check in pinned for each in result.outcomes)
+
+
+def _claims(
+    appraisal: Appraisal | None,
+    outcomes: list[Outcome],
+    verdict: Verdict,
+    asked: Asked,
+    machine: Machine | None,
+    res: Resources,
+    at: datetime,
+) -> dict[str, Any] | None:
+    """Return the EAR of the result; None where the evidence proves nothing, or of nobody whom we know."""
+    if appraisal is None or appraisal.error is not None or machine is None:
+        return None
+    told = replace(
+        appraisal.result,
+        verdict=verdict,
+        outcomes=tuple(outcomes),
+        boot_state_appraised=()
+        if verdict is Verdict.INDETERMINATE
+        else appraisal.result.boot_state_appraised,
+    )
+    return ear_claims(
+        told,
+        machine_id=machine.machine_id,
+        ek_fingerprint=machine.fingerprint,
+        assurance=appraisal.assurance,
+        nonce=b64encode(asked.nonce),
+        issuer=res.settings.service_url,
+        expires_at=at + timedelta(seconds=asked.policy.max_age_seconds),
+        build=__version__,
+        policy_sha256=asked.policy.sha256,
+        policy_identifier=identifier(asked.policy),
+        tell_checks=True,
+        codes=CODES,
+    )
+
+
+def _result(asked: Asked, at: datetime, verdict: Any, **found: Any) -> RunResult:
+    return RunResult(
+        verdict=verdict,
+        judged_at=at,
+        policy_id=asked.run.policy_id,
+        policy_source=asked.run.policy_source,
+        mode=asked.mode,
+        **found,
+    )
+
+
+def _blob(item: EvidenceItem, asked: Asked) -> RunBlob:
+    assert isinstance(item.value, dict)
+    content = canonical_json(item.value)
+    return RunBlob(
+        challenge_id=asked.attempt.challenge_id,
+        position=0,
+        run_id=asked.run.run_id,
+        media_type=item.media_type,
+        sha256=hashlib.sha256(content).hexdigest(),
+        content=content,
+    )
+
+
+def _check(outcome: Outcome, error: EvidenceRejected | None) -> RunCheck:
+    """Return an outcome as controllers and relying parties read it."""
+    code = CODES.get(outcome.check)
+    match outcome:
+        case Passed(check, note):
+            return RunCheck(id=check, outcome="pass", actual=_words(note) or None)
+        case Failed(check, expected, found):
+            refused = code_of_refusal(error, check)
+            return RunCheck(
+                id=check,
+                outcome="fail",
+                code=refused or code,
+                expected=_words(expected),
+                actual=_words(found),
+            )
+        case Undecided(check, reason):
+            waits = Code.COLLATERAL_UNAVAILABLE if check in _WAIT_FOR_COLLATERAL else None
+            return RunCheck(id=check, outcome="unavailable", code=waits, actual=_words(reason))
+        case Reported(check, expected, found):
+            return RunCheck(id=check, outcome="skipped", expected=_words(expected), actual=_words(found))
+        case Flagged(check, note):
+            return RunCheck(id=check, outcome="skipped", actual=_words(note))
+
+
+def _words(text: str) -> str:
+    return text if len(text) <= MAX_WORDS else text[: MAX_WORDS - 1] + "…"

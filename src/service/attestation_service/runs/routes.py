@@ -1,0 +1,22 @@
+"""HTTP of attestation runs of Kubernetes nodes."""
+
+from __future__ import annotations
+
+from attestation.api.operations import ClusterAPI
+from attestation_service.kubernetes_clusters import ControllerDuty
+from attestation_service.routing.openapi import controller_router, route
+from attestation_service.runs import evidence, handlers
+
+controllers = controller_router("attestation runs of Kubernetes nodes")
+
+route(controllers, ClusterAPI.open_run, ControllerDuty.RUNS.value, handlers.open_run)
+route(controllers, ClusterAPI.run, ControllerDuty.RUNS.value, handlers.show)
+route(controllers, ClusterAPI.run_challenge, ControllerDuty.RUN_AGENT.value, evidence.challenge)
+route(
+    controllers,
+    ClusterAPI.post_run_evidence,
+    ControllerDuty.RUN_AGENT.value,
+    evidence.take,
+    done=202,
+    logs=True,
+)
