@@ -76,9 +76,9 @@ async def opened(service: Service, said: dict[str, Any], uid: str = UID) -> dict
     return found
 
 
-async def challenged(service: Service, uid: str = UID, **agent: Any) -> dict[str, Any]:
+async def challenged(service: Service, run: str = UID, **agent: Any) -> dict[str, Any]:
     """Fetch the challenge as the agent of the node; it must be answered 200."""
-    answer = await ask(service, "GET", f"{uid}/challenge", as_=of_agent(service, **agent))
+    answer = await ask(service, "GET", f"{run}/challenge", as_=of_agent(service, **agent))
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -97,9 +97,9 @@ def quoted(node: SoftwareNode, challenge: dict[str, Any], **members: str | None)
     return {"challenge_id": challenge["id"], "evidence": [item]}
 
 
-async def posted(service: Service, body: dict[str, Any], uid: str = UID, **agent: Any) -> httpx.Response:
+async def posted(service: Service, body: dict[str, Any], run: str = UID, **agent: Any) -> httpx.Response:
     """Post an answer as the agent of the node."""
-    return await ask(service, "POST", f"{uid}/evidence", body, as_=of_agent(service, **agent))
+    return await ask(service, "POST", f"{run}/evidence", body, as_=of_agent(service, **agent))
 
 
 async def detail(service: Service, uid: str = UID) -> dict[str, Any]:
@@ -117,14 +117,14 @@ async def result(service: Service, uid: str = UID) -> dict[str, Any]:
 
 
 async def judged(
-    service: Service, node: SoftwareNode, said: dict[str, Any], uid: str = UID, **agent: Any
+    service: Service, node: SoftwareNode, said: dict[str, Any], run: str = UID, **agent: Any
 ) -> dict[str, Any]:
     """Open a run, answer it honestly with *node*, and return the result."""
-    await opened(service, said, uid)
-    answer = await posted(service, quoted(node, await challenged(service, uid, **agent)), uid, **agent)
+    await opened(service, said, run)
+    answer = await posted(service, quoted(node, await challenged(service, run, **agent)), run, **agent)
     assert answer.status_code == 202, answer.text
     assert answer.content == b""
-    return await result(service, uid)
+    return await result(service, run)
 
 
 async def admitted(service: Service, hostname: str = "w-1") -> SoftwareNode:

@@ -53,8 +53,12 @@ CONTROLLER_ROUTES = {
     ("POST", "/api/v1/node-csr/appraise"): "attestation-approver",
     ("POST", "/api/v1/node-csr/sign"): "attestation-signer",
     ("GET", "/api/v1/node-csr/trust"): "attestation-controller",
+    ("PUT", "/api/v1/runs/{uid}"): "attestation-runs",
+    ("GET", "/api/v1/runs/{uid}"): "attestation-runs",
+    ("GET", "/api/v1/runs/{uid}/challenge"): "attestation-run-agent",
+    ("POST", "/api/v1/runs/{uid}/evidence"): "attestation-run-agent",
 }
-"""Of a cluster: each opens to one duty."""
+"""Of a cluster: each opens to one duty alone."""
 PUBLIC_ROUTES = {
     ("GET", "/pki/bundle"),
     ("GET", "/pki/ca"),

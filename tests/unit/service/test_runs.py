@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import json
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
 from attestation.report_data import run_nonce
-from attestation.wire import b64decode
-from tests.unit.service.conftest import Service, Starter
+from attestation.store import RunBlob, Tx
+from attestation.wire import b64decode, b64encode
+from attestation_service.process import maintenance
+from tests.unit.service.conftest import OPERATOR, Service, Starter
+from tests.unit.service.node import SoftwareNode
 from tests.unit.service.run_requests import (
     UID,
     admitted,
+    ask,
     challenged,
     detail,
     judged,
+    of_agent,
+    of_controller,
     opened,
     opening,
     pinning,
+    posted,
+    quoted,
+    result,
     serving,
 )
 
 pytestmark = pytest.mark.anyio
+
+PROBLEM = "urn:itl:problem:"
 
 
 @pytest.fixture
@@ -28,8 +45,409 @@ async def service(start: Starter) -> Service:
     return await serving(start)
 
 
+def code_of(answer: Any) -> str:
+    """Return the code of a refusal."""
+    found: str = answer.json()["type"].removeprefix(PROBLEM)
+    return found
+
+
+async def entries(service: Service, action: str) -> list[dict[str, Any]]:
+    """Return the audit entries of *action*."""
+    return [each for each in await service.audit() if each["action"] == action]
+
+
+def checks(found: dict[str, Any], outcome: str) -> dict[str, str | None]:
+    """Return the checks of a result with that outcome, with their codes."""
+    return {each["id"]: each["code"] for each in found["checks"] if each["outcome"] == outcome}
+
+
+# ---------------------------------------------------------------- a good node
+
+
 async def test_a_good_node_is_verified(service: Service) -> None:
-    """By a fresh quote of the machine's own key, with a reference value that matched."""
+    """By a fresh quote of the machine's own key, with a reference value that matched; both acts are audited."""
     node = await admitted(service)
     found = await judged(service, node, opening(service, pinning(node)))
-    assert found["verdict"] == "verified", found
+    assert (found["verdict"], found["mode"], found["policy_source"]) == ("verified", "enforce", "ref")
+    assert found["machine_id"] == node.machine_id
+    assert (found["rejected"], found["unavailable"]) == (None, None)
+    assert {"machine", "reference", "tpm-quote", "pcr0", "pcr7"} <= checks(found, "pass").keys()
+    assert not checks(found, "fail")
+    assert not checks(found, "unavailable")
+    assert {each["slot"]: each["digest"] for each in found["measurements"]} == {
+        str(i): node.pcrs[i].hex() for i in range(8)
+    }
+    (one,) = await entries(service, "run_opened")
+    assert (one["operator_cn"], one["machine_id"]) == ("default/itl:runs", None)
+    (two,) = await entries(service, "run_judged")
+    assert (two["operator_cn"], two["machine_id"]) == ("default/priv:agent", node.machine_id)
+    assert "verified" in two["detail"]
+    assert UID in two["detail"]
+
+
+async def test_what_is_kept_is_what_was_posted(service: Service) -> None:
+    """Quote and signature in the result; the item whole, canonical JSON, by its SHA-256."""
+    node = await admitted(service)
+    await opened(service, opening(service))
+    body = quoted(node, await challenged(service))
+    assert (await posted(service, body)).status_code == 202
+    found, value = await result(service), body["evidence"][0]["value"]
+    assert (found["quote"], found["signature"]) == (value["pcr_quote"], value["pcr_signature"])
+
+    def blobs(tx: Tx) -> list[RunBlob]:
+        return tx.runs.blobs(body["challenge_id"])
+
+    (blob,) = await service.store.read(blobs)
+    assert json.loads(blob.content) == value
+    assert hashlib.sha256(blob.content).hexdigest() == blob.sha256
+    assert found["evidence"] == [
+        {"media_type": blob.media_type, "sha256": blob.sha256, "size": len(blob.content)}
+    ]
+
+
+async def test_the_result_is_signed_for_relying_parties(service: Service) -> None:
+    """An EAR over the run's nonce, with the verdict of the run, by the key that signs attestation results."""
+    node = await admitted(service)
+    found = await judged(service, node, opening(service, pinning(node)))
+    shown = (await detail(service))["attempts"][0]["challenge"]
+    payload = found["attestation_result"].split(".")[1]
+    said = json.loads(b64decode_url(payload))
+    assert (said["sub"], said["eat_nonce"]) == (node.machine_id, shown["nonce"])
+    assert said["submods"]["tpm"]["ear_status"] == "affirming"
+    assert found["policy_id"] in said["submods"]["tpm"]["ear_appraisal_policy_ids"]
+
+
+def b64decode_url(text: str) -> bytes:
+    """Decode base64url without padding."""
+    padded = text + "=" * (-len(text) % 4)
+    return b64decode(padded.replace("-", "+").replace("_", "/"), "part")
+
+
+# ---------------------------------------------------------------- the challenge
+
+
+async def test_a_challenge_is_told_to_its_node_alone(service: Service) -> None:
+    """The controller learns it when the attempt has ended; then anybody computes the nonce again."""
+    node = await admitted(service)
+    told = await opened(service, opening(service, nonce="0123456789abcdef"))
+    assert told.keys() == {"attempt", "challenge_id", "expires_at", "policy_id"}
+    assert (await detail(service))["attempts"][0]["challenge"] is None
+    challenge = await challenged(service)
+    random = b64decode(challenge["random"], "random")
+    assert len(random) == 32
+    assert b64decode(challenge["nonce"], "nonce") == run_nonce(random, UID, b"0123456789abcdef")
+    assert challenge["pcrs"] == list(range(8))
+    assert (challenge["pcr_bank"], challenge["event_log"]) == ("sha256", False)
+    assert (await posted(service, quoted(node, challenge))).status_code == 202
+    shown = (await detail(service))["attempts"][0]
+    assert shown["state"] == "judged"
+    assert shown["challenge"] == {name: challenge[name] for name in ("id", "random", "nonce", "expires_at")}
+
+
+async def test_each_run_has_a_challenge_of_its_own(service: Service) -> None:
+    """Evidence for one run answers no other."""
+    node = await admitted(service)
+    await opened(service, opening(service))
+    await opened(service, opening(service, name="other"), "uid-2")
+    one, two = await challenged(service), await challenged(service, "uid-2")
+    assert one["random"] != two["random"]
+    answer = await posted(service, quoted(node, one), "uid-2")
+    assert (answer.status_code, code_of(answer)) == (404, "challenge-unknown")
+    assert (
+        await posted(service, quoted(node, one) | {"challenge_id": two["id"]}, "uid-2")
+    ).status_code == 202
+    found = await result(service, "uid-2")
+    assert (found["verdict"], found["rejected"]) == ("failed", "challenge-mismatch")
+    assert checks(found, "fail") == {"tpm-quote": "binding-mismatch"}
+
+
+# ---------------------------------------------------------------- C9
+
+
+async def test_a_challenge_is_answered_once(service: Service) -> None:
+    """A replay is 409, also where both are posted at the same time: one wins, with one entry of the audit."""
+    node = await admitted(service)
+    await opened(service, opening(service))
+    body = quoted(node, await challenged(service))
+    answers = await asyncio.gather(*(posted(service, body) for _ in range(4)))
+    assert sorted(each.status_code for each in answers) == [202, 409, 409, 409]
+    again = await posted(service, body)
+    assert (again.status_code, code_of(again)) == (409, "challenge-used")
+    gone = await ask(service, "GET", f"{UID}/challenge", as_=of_agent(service))
+    assert (gone.status_code, code_of(gone)) == (409, "challenge-used")
+    assert len(await entries(service, "run_judged")) == 1
+    # Judged: there is no further attempt.
+    assert (await opened(service, opening(service)))["attempt"] == 1
+
+
+async def test_a_challenge_ends_after_a_minute(service: Service) -> None:
+    """Evidence after it is 410, and the run may be opened again, which gives the next one."""
+    node = await admitted(service)
+    said = opening(service)
+    first = await opened(service, said)
+    body = quoted(node, await challenged(service))
+    service.clock.advance(59)
+    assert await opened(service, said) == first
+    service.clock.advance(1)
+    answer = await posted(service, body)
+    assert (answer.status_code, code_of(answer)) == (410, "challenge-expired")
+    gone = await ask(service, "GET", f"{UID}/challenge", as_=of_agent(service))
+    assert (gone.status_code, code_of(gone)) == (410, "challenge-expired")
+    assert [each["state"] for each in (await detail(service))["attempts"]] == ["expired"]
+    second = await opened(service, said)
+    assert (second["attempt"], second["challenge_id"]) != (1, first["challenge_id"])
+    assert [each["state"] for each in (await detail(service))["attempts"]] == ["expired", "open"]
+    # The first one stays over.
+    assert (await posted(service, body)).status_code == 410
+    assert (await posted(service, quoted(node, await challenged(service)))).status_code == 202
+
+
+async def test_a_challenge_ends_with_its_run(service: Service) -> None:
+    """None outlives the deadline, and after it there is no other; the run is what it was."""
+    said = opening(service, deadline=(service.clock.at + timedelta(seconds=30)).isoformat())
+    first = await opened(service, said)
+    service.clock.advance(30)
+    assert await opened(service, said) == first
+    assert [each["state"] for each in (await detail(service))["attempts"]] == ["expired"]
+
+
+async def test_of_two_who_open_a_run_one_does(service: Service) -> None:
+    """Also where its challenge has ended: both get the same attempt."""
+    said = opening(service)
+    found = await asyncio.gather(*(opened(service, said) for _ in range(4)))
+    assert {each["challenge_id"] for each in found} == {found[0]["challenge_id"]}
+    service.clock.advance(60)
+    found = await asyncio.gather(*(opened(service, said) for _ in range(4)))
+    assert {(each["attempt"], each["challenge_id"]) for each in found} == {(2, found[0]["challenge_id"])}
+    assert len(await entries(service, "run_opened")) == 1
+
+
+# ---------------------------------------------------------------- what a run may not be
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code"),
+    [
+        ({"cluster_id": "edge"}, 403, "forbidden"),
+        ({"policy": {"tpm": {"pcrs": {"7": "00"}}}, "policy_source": "inline"}, 422, "policy-invalid"),
+        ({"policy": {"tpm": {}}, "policy_source": "inline"}, 422, "policy-invalid"),
+        ({"policy_source": "ref"}, 422, "schema-violation"),
+        ({"nonce": "short"}, 422, "schema-violation"),
+        ({"backend": "sgx"}, 422, "schema-violation"),
+        ({"verdict": "verified"}, 422, "schema-violation"),
+        ({"deadline": "2026-11-21T12:10:01Z"}, 422, "request-invalid"),
+        ({"deadline": "2026-11-21T12:00:00Z"}, 410, "challenge-expired"),
+    ],
+    ids=str,
+)
+async def test_what_is_not_opened(service: Service, changes: dict[str, Any], status: int, code: str) -> None:
+    """And leaves nothing behind."""
+    answer = await ask(service, "PUT", UID, opening(service) | changes)
+    assert (answer.status_code, code_of(answer)) == (status, code)
+    missing = await ask(service, "GET", UID)
+    assert (missing.status_code, code_of(missing)) == (404, "run-unknown")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"node_name": "w-2"}, {"backend": "tdx"}, {"nonce": "0123456789abcdef"}, {"name": "other"}],
+    ids=str,
+)
+async def test_a_run_stays_what_it_was(service: Service, changes: dict[str, Any]) -> None:
+    """Something else under its UID is refused."""
+    await opened(service, opening(service))
+    before = await detail(service)
+    answer = await ask(service, "PUT", UID, opening(service) | changes)
+    assert (answer.status_code, code_of(answer)) == (409, "run-differs")
+    assert await detail(service) == before
+
+
+async def test_the_same_policy_has_the_same_identifier(service: Service) -> None:
+    """Another one has another (C3)."""
+    node = await admitted(service)
+    one = await opened(service, opening(service, pinning(node)))
+    two = await opened(service, opening(service, pinning(node)), "uid-2")
+    three = await opened(service, opening(service, pinning(node, 0)), "uid-3")
+    assert one["policy_id"] == two["policy_id"] != three["policy_id"]
+
+
+# ---------------------------------------------------------------- whose node
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {"name": "w-2"},
+        {"uid": "another-of-that-name"},
+        {"node": None},
+        {"node": {"name": "w-1"}},
+        {"node": "w-1"},
+    ],
+    ids=str,
+)
+async def test_another_node_is_refused(service: Service, agent: dict[str, Any]) -> None:
+    """By name, by UID, and where its token names none; the challenge stays its node's, and the audit has it."""
+    node = await admitted(service)
+    await opened(service, opening(service))
+    body = quoted(node, await challenged(service))
+    for answer in (
+        await ask(service, "GET", f"{UID}/challenge", as_=of_agent(service, **agent)),
+        await posted(service, body, **agent),
+    ):
+        assert (answer.status_code, code_of(answer)) == (403, "node-mismatch")
+    assert len(await entries(service, "denied")) == 2
+    assert (await posted(service, body)).status_code == 202
+
+
+async def test_each_duty_opens_its_own_routes(service: Service) -> None:
+    """An agent cannot open a run or read a result, a controller cannot answer; an operator can do neither."""
+    node = await admitted(service)
+    await opened(service, opening(service))
+    body = quoted(node, await challenged(service))
+    agent, controller = of_agent(service), of_controller(service)
+    for method, path, content, who in (
+        ("PUT", "uid-2", opening(service), agent),
+        ("GET", UID, None, agent),
+        ("GET", f"{UID}/challenge", None, controller),
+        ("POST", f"{UID}/evidence", body, controller),
+    ):
+        answer = await ask(service, method, path, content, as_=who)
+        assert (answer.status_code, code_of(answer)) == (403, "forbidden"), (method, path)
+    for method, path in (
+        ("PUT", UID),
+        ("GET", UID),
+        ("GET", f"{UID}/challenge"),
+        ("POST", f"{UID}/evidence"),
+    ):
+        assert (await ask(service, method, path, body, as_=OPERATOR)).status_code == 401
+    assert (await service.get("/api/v1/machines", headers=agent)).status_code == 401
+
+
+async def test_no_node_takes_the_others_their_turn(service: Service) -> None:
+    """Who asks for ever is refused alone; each refusal counts, so guessing runs costs the same."""
+    await admitted(service)
+    await opened(service, opening(service))
+    asked = [await ask(service, "GET", f"none-{i}/challenge", as_=of_agent(service)) for i in range(121)]
+    assert [each.status_code for each in asked[:120]] == [404] * 120
+    assert (asked[120].status_code, code_of(asked[120])) == (429, "rate-limited")
+    other = of_agent(service, "w-2", "uid-of-w-2")
+    await opened(service, opening(service, node_name="w-2", node_uid="uid-of-w-2"), "uid-2")
+    assert (await ask(service, "GET", "uid-2/challenge", as_=other)).status_code == 200
+    body: dict[str, Any] = {"challenge_id": "0" * 32, "unavailable": {"code": "device-busy", "detail": "x"}}
+    answers = [await posted(service, body) for _ in range(61)]
+    assert [each.status_code for each in answers] == [404] * 60 + [429]
+
+
+# ---------------------------------------------------------------- what a node may not say
+
+
+async def test_a_verdict_of_the_node_counts_for_nothing(service: Service) -> None:
+    """C4: a member that is not listed is refused, wherever it stands; nothing of it is a result."""
+    node = await admitted(service)
+    node.pcrs[7] = bytes(32)
+    said = opening(service, pinning(SoftwareNode()))
+    await opened(service, said)
+    honest = quoted(node, await challenged(service))
+    (item,) = honest["evidence"]
+    for body in (
+        {**honest, "verdict": "verified"},
+        {**honest, "evidence": [{**item, "verdict": "verified"}]},
+    ):
+        answer = await posted(service, body)
+        assert (answer.status_code, code_of(answer)) == (422, "schema-violation")
+    lying = {**honest, "evidence": [{**item, "value": {**item["value"], "verdict": b64encode(b"verified")}}]}
+    answer = await posted(service, lying)
+    assert (answer.status_code, code_of(answer)) == (400, "malformed-evidence")
+    found = await result(service)
+    assert (found["verdict"], found["rejected"]) == ("failed", "malformed-evidence")
+
+
+MALFORMED: list[Any] = [
+    {},
+    {"pcr_values": None},
+    {"pcr_values": b64encode(b"{")},
+    {"pcr_values": b64encode(b'{"sha256": {}, "sha256": {}}')},
+    {"pcr_values": b64encode(b"[" * 9_000)},
+    {"pcr_values": b64encode(b" " * 20_000)},
+    {"pcr_quote": b64encode(b"\0" * 100)},
+    {"pcr_quote": "****"},
+    {"pcr_signature": b64encode(b"")},
+]
+
+
+@pytest.mark.parametrize("members", MALFORMED, ids=lambda each: str(each)[:40])
+async def test_what_cannot_be_parsed_is_the_result(service: Service, members: dict[str, Any]) -> None:
+    """400, the challenge is spent, the attempt rejected; nothing of it is kept."""
+    node = await admitted(service)
+    await opened(service, opening(service, pinning(node)))
+    body = quoted(node, await challenged(service), **members)
+    if not members:
+        body["evidence"] *= 2
+    answer = await posted(service, body)
+    assert (answer.status_code, code_of(answer)) == (400, "malformed-evidence")
+    found = await result(service)
+    assert (found["verdict"], found["rejected"]) == ("failed", "malformed-evidence")
+    assert checks(found, "fail") == {"evidence": "envelope-invalid"}
+    assert (found["quote"], found["evidence"], found["attestation_result"]) == (None, [], None)
+    assert (await posted(service, body)).status_code == 409
+    assert await service.store.read(lambda tx: tx.runs.blobs(body["challenge_id"])) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "device-absent",
+        "device-denied",
+        "device-busy",
+        "device-no-provider",
+        "device-malformed",
+        "device-failed",
+    ],
+)
+async def test_a_device_that_is_not_there_is_the_result(service: Service, code: str) -> None:
+    """C13, as the service takes it: indeterminate, with the code and no quote; the challenge is spent."""
+    await admitted(service)
+    await opened(service, opening(service, pinning(SoftwareNode())))
+    challenge = await challenged(service)
+    body = {"challenge_id": challenge["id"], "unavailable": {"code": code, "detail": "/dev/tpmrm0"}}
+    assert (await posted(service, body)).status_code == 202
+    found = await result(service)
+    assert (found["verdict"], found["rejected"]) == ("indeterminate", None)
+    assert found["unavailable"] == {"code": code, "detail": "/dev/tpmrm0"}
+    assert (found["quote"], found["evidence"], found["attestation_result"]) == (None, [], None)
+    assert checks(found, "unavailable").keys() == {"evidence"}
+    assert (await posted(service, body)).status_code == 409
+    (entry,) = await entries(service, "run_judged")
+    assert code in entry["detail"]
+
+
+async def test_a_device_code_that_nobody_knows_is_refused(service: Service) -> None:
+    """And spends nothing; neither does an answer that is both, or neither."""
+    node = await admitted(service)
+    await opened(service, opening(service))
+    honest = quoted(node, await challenged(service))
+    unavailable = {"code": "device-absent", "detail": "x"}
+    for body in (
+        {"challenge_id": honest["challenge_id"], "unavailable": {"code": "verified", "detail": "x"}},
+        {**honest, "unavailable": unavailable},
+        {"challenge_id": honest["challenge_id"]},
+    ):
+        assert (await posted(service, body)).status_code == 422
+    assert (await posted(service, honest)).status_code == 202
+
+
+# ---------------------------------------------------------------- kept
+
+
+async def test_a_run_is_kept_for_a_week(service: Service) -> None:
+    """With its evidence; then all of it goes, and its UID is nobody's."""
+    node = await admitted(service)
+    await judged(service, node, opening(service))
+    challenge = (await detail(service))["attempts"][0]["challenge_id"]
+    service.clock.advance(120 + 168 * 3600)
+    await maintenance.once(service.resources)
+    assert (await detail(service))["attempts"][0]["state"] == "judged"
+    service.clock.advance(1)
+    await maintenance.once(service.resources)
+    assert code_of(await ask(service, "GET", UID)) == "run-unknown"
+    assert await service.store.read(lambda tx: tx.runs.blobs(challenge)) == []

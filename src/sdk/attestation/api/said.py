@@ -30,6 +30,8 @@ PATTERNS: Final[Mapping[str, str]] = {
         "must be whole ids of machines, in lower case, 50 at most with commas between"
     ),
     r"^[0-9a-f]*$": "must be hex digits, in lower case",
+    r"^[0-9a-f]{2,128}$": "must be 2 to 128 hex digits, in lower case",
+    r"^sha(1|256|384|512)$": "must be the name of a PCR bank, like sha256",
     r"^[0-9]{1,2}$": "must be the number of a PCR, 0 to 23",
     r"^[a-z0-9_]{1,16}$": "must be the name of a PCR bank, like sha256",
     r"^[A-Z]{2,4}$": "must be 2 to 4 capital letters, as the TCG names the vendor, like IFX",

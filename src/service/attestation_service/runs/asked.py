@@ -14,8 +14,6 @@ from attestation.reference import Policy
 from attestation.reference.attestation_policy import policy_of
 from attestation.report_data import run_nonce
 from attestation.store import Run, RunAttempt
-from attestation.tpm import PCRSelection
-from attestation.tpm.hashes import bank_name
 from attestation.wire import b64encode
 from attestation_service.settings import Settings
 
@@ -23,7 +21,6 @@ MOST_SECONDS: Final = 60
 """A challenge lives no longer, whatever the setting says (CONFIDENTIAL §1)."""
 ID_BYTES: Final = 16
 RANDOM_BYTES: Final = 32
-_FIRMWARE_PCRS: Final = range(8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +64,7 @@ def nonce_of(run: Run, random: bytes) -> bytes:
 def _policy(text: str | None, backend: str) -> tuple[Policy, bool]:
     """Return a policy and whether it is enforced; a pure function of its text, therefore remembered."""
     spec: dict[str, Any] | None = json.loads(text) if text is not None else None
-    return policy_of(spec, backend=backend), spec is not None and spec.get("mode", "enforce") == "enforce"
+    return policy_of(spec, backend=backend), spec is not None and spec.get("mode") != "report"
 
 
 def new_attempt(run: Run, number: int, settings: Settings, at: datetime) -> RunAttempt:
@@ -81,12 +78,6 @@ def new_attempt(run: Run, number: int, settings: Settings, at: datetime) -> RunA
         issued_at=at,
         expires_at=min(at + timedelta(seconds=seconds), run.deadline),
     )
-
-
-def selection_of(policy: Policy) -> PCRSelection:
-    """Return the PCRs that a quote for a run covers: those of the firmware, and each that *policy* reads."""
-    read = {rule.index for rule in policy.tpm.rules} | set(policy.tpm.log_pcrs)
-    return PCRSelection.from_names({bank_name(policy.tpm.bank): sorted(read | {*_FIRMWARE_PCRS})})
 
 
 def shown(run: Run, attempt: RunAttempt) -> RunChallengeShown:

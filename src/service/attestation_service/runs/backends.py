@@ -21,7 +21,7 @@ from attestation.report_data import report_data
 from attestation.store import Tx
 from attestation.wire import b64decode
 from attestation_service.resources import Resources
-from attestation_service.runs.asked import Asked, selection_of
+from attestation_service.runs.asked import Asked
 from attestation_service.verifier.firmware import vendor_of
 
 MAX_MEMBER_BYTES: Final = 4096
@@ -135,7 +135,7 @@ def _expected_of_tpm(asked: Asked, machine: Machine | None, res: Resources) -> T
         ak_public=machine.anchor.ak_public,
         ek_public=machine.anchor.ek_public,
         challenge=asked.nonce,
-        selection=selection_of(asked.policy),
+        selection=asked.policy.tpm.selection,
         clock=machine.clock if comparable else None,
         ek_vendor=vendor_of(machine),
         event_log_requested=asked.policy.tpm.event_log_required,

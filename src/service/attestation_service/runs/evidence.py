@@ -67,7 +67,7 @@ async def challenge(uid: RunUID, *, res: Res, who: ControllerDep) -> RunChalleng
     shown = asked.shown(run, attempt).model_dump()
     if run.backend != "tpm":
         return RunChallenge(**shown, attempt=attempt.attempt, backend=run.backend)
-    ((bank, pcrs),) = asked.selection_of(what.policy).to_names().items()
+    ((bank, pcrs),) = what.policy.tpm.selection.to_names().items()
     return RunChallenge(
         **shown,
         attempt=attempt.attempt,
