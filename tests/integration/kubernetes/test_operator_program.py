@@ -574,7 +574,7 @@ def test_an_api_server_that_comes_back_is_used_again(fake: FakeKube, ask_fake: A
 
 def test_the_program_ends_at_sigterm_with_its_lease_given_up(fake: FakeKube, tmp_path: Path) -> None:
     """As a process: exit code 0, JSON logs, and the next replica need not wait."""
-    definition = crds.node_attestation()
+    definition = crds.definition(NODE_ATTESTATION)
     with contextlib.ExitStack() as stack, rest(fake) as http:
         http.post(KIND, json=definition).raise_for_status()
         environment = {

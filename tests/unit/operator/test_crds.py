@@ -14,6 +14,7 @@ from attestation_operator import crds
 from attestation_operator.crds.structural import NotStructural, structural
 from attestation_operator.crds.v1alpha1 import NodeAttestation, NodeAttestationSpec
 from attestation_operator.crds.yaml import document
+from attestation_operator.objects import NODE_ATTESTATION, RUNS_GROUP
 
 DEFINITIONS = crds.definitions()
 
@@ -24,6 +25,8 @@ def _places(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[
         yield from _places(each, f"{path}.{name}")
     if "items" in schema:
         yield from _places(schema["items"], f"{path}[]")
+    if "additionalProperties" in schema:
+        yield from _places(schema["additionalProperties"], f"{path}.*")
 
 
 def _schema(definition: dict[str, Any]) -> dict[str, Any]:
@@ -37,10 +40,11 @@ def test_a_schema_is_structural(definition: dict[str, Any]) -> None:
     """Each place has a type; nothing in it is what an API server refuses."""
     for path, place in _places(_schema(definition)):
         assert place.get("type") in ("object", "array", "string", "integer", "boolean"), path
-        assert not place.keys() & {"$ref", "$defs", "anyOf", "additionalProperties", "title", "const"}, path
+        assert not place.keys() & {"$ref", "$defs", "anyOf", "title", "const"}, path
+        assert not {"properties", "additionalProperties"} <= place.keys(), path
         if place["type"] == "array":
             assert "items" in place, path
-            assert place["x-kubernetes-list-type"] in ("map", "set"), path
+            assert place["x-kubernetes-list-type"] in ("map", "set", "atomic"), path
         if place.get("x-kubernetes-list-type") == "map":
             # Keys of a list are there in each item, or have a default.
             for name in place["x-kubernetes-list-map-keys"]:
@@ -50,12 +54,24 @@ def test_a_schema_is_structural(definition: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda each: each["spec"]["names"]["kind"])
 def test_what_is_open_is_bounded(definition: dict[str, Any]) -> None:
-    """Lists and texts of `spec` have a largest size: rules in CEL cost by it, and so does memory."""
+    """Lists, texts and names that authors choose have a largest size in `spec`: rules in CEL cost by it."""
     for path, place in _places(_schema(definition)["properties"]["spec"]):
         if place["type"] == "array":
             assert "maxItems" in place, path
         if place["type"] == "string":
-            assert "maxLength" in place or "enum" in place, path
+            assert "maxLength" in place or "enum" in place or place.get("format") == "date-time", path
+        if "additionalProperties" in place:
+            assert "maxProperties" in place, path
+
+
+def test_members_have_their_words() -> None:
+    """`kubectl explain` tells each member of a kind; conditions are told by Kubernetes."""
+    for definition in DEFINITIONS:
+        for path, place in _places(_schema(definition)):
+            name = path.rpartition(".")[2]
+            if name in ("", "*", "apiVersion", "kind", "metadata") or "[]" in name or ".conditions[]" in path:
+                continue
+            assert place.get("description", "").strip(), path
 
 
 def test_nothing_of_ours_is_left_out_but_what_kopf_may_keep() -> None:
@@ -63,7 +79,7 @@ def test_nothing_of_ours_is_left_out_but_what_kopf_may_keep() -> None:
     for definition in DEFINITIONS:
         open_ = [path for path, place in _places(_schema(definition)) if len(place) > 1
                  and place.get("x-kubernetes-preserve-unknown-fields")]  # fmt: skip
-        assert open_ == [".status.kopf"]
+        assert open_ == ([] if definition["spec"]["group"] == RUNS_GROUP else [".status.kopf"])
         assert definition["spec"]["versions"][0]["subresources"] == {"status": {}}
 
 
@@ -81,9 +97,9 @@ def test_the_defaults_of_the_schema_are_those_of_the_model() -> None:
             }
         return None
 
-    spec = filled(_schema(crds.node_attestation())["properties"]["spec"])
+    spec = filled(_schema(crds.definition(NODE_ATTESTATION))["properties"]["spec"])
     assert NodeAttestationSpec.model_validate(spec) == NodeAttestationSpec()
-    jsonschema_rs.validate(_schema(crds.node_attestation()), {"spec": spec})
+    jsonschema_rs.validate(_schema(crds.definition(NODE_ATTESTATION)), {"spec": spec})
 
 
 @pytest.mark.parametrize(
@@ -101,7 +117,7 @@ def test_the_defaults_of_the_schema_are_those_of_the_model() -> None:
 )
 def test_schema_and_model_refuse_the_same(spec: dict[str, Any]) -> None:
     """What a server lets through that checks less, a controller does not."""
-    assert not jsonschema_rs.is_valid(_schema(crds.node_attestation()), {"spec": spec})
+    assert not jsonschema_rs.is_valid(_schema(crds.definition(NODE_ATTESTATION)), {"spec": spec})
     with pytest.raises(ValidationError):
         NodeAttestationSpec.model_validate(spec)
 
@@ -122,7 +138,7 @@ def test_the_model_refuses_what_lists_and_pruning_mean(spec: dict[str, Any]) -> 
 
 def test_there_is_one() -> None:
     """A rule in CEL refuses every other name; a controller looks at no other."""
-    [rule] = _schema(crds.node_attestation())["x-kubernetes-validations"]
+    [rule] = _schema(crds.definition(NODE_ATTESTATION))["x-kubernetes-validations"]
     assert rule["rule"] == "self.metadata.name == 'cluster'"
 
 

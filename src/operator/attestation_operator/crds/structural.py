@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-_LEFT_OUT: Final = frozenset({"title", "$defs", "additionalProperties"})
+_LEFT_OUT: Final = frozenset({"title", "$defs", "const"})
 _ROOT: Final = {
     "apiVersion": {"type": "string"},
     "kind": {"type": "string"},
     "metadata": {"type": "object"},
 }
+_LIST: Final = "x-kubernetes-list-type"
 
 
 class NotStructural(Exception):
@@ -48,6 +49,8 @@ def _plain(schema: Mapping[str, Any], definitions: Mapping[str, Any], where: str
         # An old API server (1.20) leaves null where server-side apply takes an object away.
         return {**_plain({**some[0], **rest}, definitions, where), "nullable": True}
     found = {key: value for key, value in schema.items() if key not in _LEFT_OUT}
+    if "const" in schema:
+        found["enum"] = [schema["const"]]
     if found.get("type") not in ("object", "array", "string", "integer", "number", "boolean"):
         raise NotStructural(f"{where}: a field without a type")
     if found.get("default") == []:
@@ -60,6 +63,11 @@ def _plain(schema: Mapping[str, Any], definitions: Mapping[str, Any], where: str
         found["properties"] = {
             name: _plain(each, definitions, f"{where}.{name}") for name, each in found["properties"].items()
         }
+    if isinstance(more := found.pop("additionalProperties", None), dict):
+        # Names that its author chooses, each with a value of the same form.
+        found["additionalProperties"] = _plain(more, definitions, f"{where}.*")
     if "items" in found:
         found["items"] = _plain(found["items"], definitions, f"{where}[]")
+        # Who applies a list that says nothing owns all of it.
+        found.setdefault(_LIST, "atomic")
     return found

@@ -6,40 +6,15 @@ model, so an older server lets nothing more through.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field, model_validator
 
 from attestation.api.node_csr import KUBELET_CLIENT, NODE_CLIENT
+from attestation_operator.crds.parts import Condition, Part, listed, ruled
 
 SignerName = Annotated[str, Field(min_length=3, max_length=571, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._/-]+$")]
 Group = Annotated[str, Field(min_length=1, max_length=253)]
-
-
-class Part(BaseModel):
-    """An object inside of a kind."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        populate_by_name=True,
-        hide_input_in_errors=True,
-    )
-
-
-def listed(*keys: str) -> dict[str, Any]:
-    """Return how server-side apply merges a list: by these members of its items; without any as a set."""
-    if not keys:
-        return {"x-kubernetes-list-type": "set"}
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
-
-
-def ruled(rule: str, message: str) -> dict[str, Any]:
-    """Return a rule in CEL; a server before 1.25 leaves it out, so the model says it too."""
-    return {"x-kubernetes-validations": [{"rule": rule, "message": message}]}
 
 
 class SignerRule(Part):
@@ -114,17 +89,6 @@ class NodeAttestationSpec(Part):
         return self
 
 
-class Condition(Part):
-    """A condition (metav1.Condition)."""
-
-    type: Annotated[str, Field(min_length=1, max_length=316)]
-    status: Literal["True", "False", "Unknown"]
-    observed_generation: Annotated[int, Field(ge=0)] | None = None
-    last_transition_time: datetime
-    reason: Annotated[str, Field(min_length=1, max_length=1024)]
-    message: Annotated[str, Field(max_length=32_768)]
-
-
 class NodeAttestationStatus(Part):
     """What the approver says, by server-side apply."""
 
@@ -147,7 +111,7 @@ class NodeAttestation(Part):
     """
 
     model_config = ConfigDict(
-        json_schema_extra=ruled("self.metadata.name == 'cluster'", "the one that counts is named cluster")
+        json_schema_extra=ruled(("self.metadata.name == 'cluster'", "the one that counts is named cluster"))
     )
 
     spec: NodeAttestationSpec = Field(default=NodeAttestationSpec())

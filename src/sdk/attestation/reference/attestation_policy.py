@@ -28,7 +28,7 @@ BACKENDS: Final[Mapping[str, str]] = {"tpm": TPM, "sev-snp": SEV_SNP.name, "tdx"
 MODES: Final = ("enforce", "report")
 PCRS: Final = 24
 _NAME: Final = "attestation-policy"
-_CAPITALS: Final = {"id": "ID", "ids": "IDs", "td": "TD"}
+_CAPITALS: Final = {"id": "ID", "ids": "IDs", "ip": "IP", "td": "TD", "uid": "UID"}
 """Words that Kubernetes writes in capitals where they do not begin a name."""
 _SINGLE: Final = frozenset({"id_block.family_id", "id_block.image_id", "mrsignerseam", "mrownerconfig"})
 """Members that are one value here and a list in our document."""
@@ -81,7 +81,7 @@ def _text(path: str, value: object) -> object:
 
 
 _PATTERN: Final = "^([0-9a-f]{64}|[0-9a-f]{96}|[0-9a-f]{128})$"
-_DIGEST: Final = Type(_text, {"type": "string", "pattern": _PATTERN})
+_DIGEST: Final = Type(_text, {"type": "string", "maxLength": 128, "pattern": _PATTERN})
 """A value of a PCR. How long it is says the bank, which our document compares."""
 _MAX_VALUES: Final = 64
 """Values of one PCR."""
@@ -107,11 +107,23 @@ _TPM: Final = Table(
     name=TPM,
     rules=_TPMDefaults,
     members={
-        "bank": Member(type=one_of(*BANKS), plain=True),
-        "pcrs": Member(type=_pcrs(_DIGEST, listed=False), reference=True),
-        "pcrsAnyOf": Member(type=_pcrs(_DIGESTS, listed=True), reference=True),
-        "requireEventLog": Member(type=FLAG, idle=False),
-        "requireSecureBoot": Member(type=FLAG, idle=False),
+        "bank": Member(about="Which bank of PCRs is quoted", type=one_of(*BANKS), plain=True),
+        "pcrs": Member(
+            about="Index of a PCR, 0 to 23 -> its value, hex",
+            type=_pcrs(_DIGEST, listed=False),
+            reference=True,
+        ),
+        "pcrsAnyOf": Member(
+            about="Index of a PCR, 0 to 23 -> the values it may have, hex",
+            type=_pcrs(_DIGESTS, listed=True),
+            reference=True,
+        ),
+        "requireEventLog": Member(
+            about="The event log comes with the quote and leads to the PCRs", type=FLAG, idle=False
+        ),
+        "requireSecureBoot": Member(
+            about="Secure Boot is on, as PCR 7 and the event log show", type=FLAG, idle=False
+        ),
     },
 )
 
@@ -151,7 +163,8 @@ def _shown(table: Table) -> Table:
         )
         for path, member in table.members.items()
     }
-    return replace(table, name=camel(table.name), members=members)
+    inner = {camel(path): words for path, words in table.inner.items()}
+    return replace(table, name=camel(table.name), members=members, inner=inner)
 
 
 @dataclass(frozen=True, slots=True)

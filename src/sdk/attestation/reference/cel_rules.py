@@ -153,9 +153,18 @@ class Rules:
             "items": {
                 "type": "object",
                 "properties": {
-                    "name": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
-                    "expression": text | {"maxLength": MAX_EXPRESSION},
-                    "message": text | {"maxLength": MAX_MESSAGE},
+                    "name": {
+                        "description": "Of the rule",
+                        "type": "string",
+                        "maxLength": 63,
+                        "pattern": f"^{_NAME.pattern}$",
+                    },
+                    "expression": {"description": "CEL that must be true"}
+                    | text
+                    | {"maxLength": MAX_EXPRESSION},
+                    "message": {"description": "For people, where it is not"}
+                    | text
+                    | {"maxLength": MAX_MESSAGE},
                 },
                 "additionalProperties": False,
                 "required": ["name", "expression"],

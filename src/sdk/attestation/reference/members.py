@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
@@ -45,6 +45,7 @@ class Member:
     """One member of a block.
 
     Args:
+        about: What it says, for people; the schema has it.
         type: What it may hold.
         field: Of the rules; empty where it is the member's path.
         reference: It is a reference value: what is expected to run.
@@ -53,6 +54,7 @@ class Member:
         idle: The value that asks nothing, where there is no default; None: each value asks something.
     """
 
+    about: str
     type: Type
     field: str = ""
     reference: bool = False
@@ -70,12 +72,14 @@ class Table:
         rules: Makes what the block states; it has the defaults.
         members: Path -> member.
         assemble: Puts values of members into the fields that hold several; by field, in place.
+        inner: Path of each inner object -> what it is, for people.
     """
 
     name: str
     rules: Callable[..., Any]
     members: Mapping[str, Member]
     assemble: Callable[[dict[str, Any]], None] = lambda _values: None
+    inner: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def references(self) -> frozenset[str]:
@@ -114,10 +118,10 @@ class Table:
         """Return the rules that *members* state, by path; defaults are only reported where *report*."""
         rules = self.rules()
         values: dict[str, Any] = {}
-        for field in fields(rules):
-            default = getattr(rules, field.name)
+        for each in fields(rules):
+            default = getattr(rules, each.name)
             if isinstance(default, Demand):
-                values[field.name] = Demand(default.value, report)
+                values[each.name] = Demand(default.value, report)
         for path, stated in members.items():
             member = self.members[path]
             values[member.field or path] = (
@@ -144,10 +148,11 @@ class Table:
         for path, member in self.members.items():
             *above, last = path.split(".")
             place = root
-            for name in above:
-                place = place["properties"].setdefault(name, stating())
+            for depth, name in enumerate(above, 1):
+                words = {"description": self.inner[".".join(above[:depth])]}
+                place = place["properties"].setdefault(name, words | stating())
             default = {"default": self.defaults[path]} if path in self.defaults else {}
-            place["properties"][last] = member.type.schema | default
+            place["properties"][last] = {"description": member.about} | member.type.schema | default
         return root
 
 
@@ -188,7 +193,7 @@ def one_of(*words: str) -> Type:
     def read(path: str, value: object) -> object:
         return value if value in words else refuse(f"{path} is not {' or '.join(words)}")
 
-    return Type(read, {"enum": list(words)})
+    return Type(read, {"type": "string", "enum": list(words)})
 
 
 def hexes(*sizes: int) -> Type:
@@ -198,7 +203,7 @@ def hexes(*sizes: int) -> Type:
         return frozenset(_hex(path, text, sizes) for text in _list(path, value))
 
     pattern = "|".join(f"[0-9a-f]{{{2 * size}}}" for size in sizes)
-    return Type(read, _list_of({"type": "string", "pattern": f"^({pattern})$"}))
+    return Type(read, _list_of({"type": "string", "maxLength": 2 * max(sizes), "pattern": f"^({pattern})$"}))
 
 
 def words(*known: str, pattern: str = "") -> Type:
@@ -214,7 +219,7 @@ def words(*known: str, pattern: str = "") -> Type:
         return frozenset(texts)
 
     if known:
-        return Type(read, _list_of({"enum": list(known)}))
+        return Type(read, _list_of({"type": "string", "enum": list(known)}))
     item = {"type": "string", "maxLength": _MAX_WORD, "pattern": f"^{matches.pattern}$"}
     return Type(read, _list_of(item))
 
@@ -236,12 +241,15 @@ def masked(size: int, make: Callable[..., object]) -> Type:
             refuse(f"{path}: value has bits that mask leaves out, so nothing could match")
         return make(**found)
 
-    item = {"type": "string", "pattern": f"^[0-9a-f]{{{2 * size}}}$"}
+    item = {"type": "string", "maxLength": 2 * size, "pattern": f"^[0-9a-f]{{{2 * size}}}$"}
     return Type(
         read,
         {
             "type": "object",
-            "properties": {"value": item, "mask": item},
+            "properties": {
+                "value": {"description": "What the bits are"} | item,
+                "mask": {"description": "Which bits are compared"} | item,
+            },
             "additionalProperties": False,
             "required": ["value", "mask"],
         },
@@ -269,7 +277,9 @@ def minima(components: Mapping[str, tuple[str, ...]]) -> Type:
 
     level_type = number(0, 255)
     lines = {
-        line: stating() | {"properties": dict.fromkeys(names, level_type.schema)}
+        line: {"description": f"Of the line {line.capitalize()}"}
+        | stating()
+        | {"properties": {name: {"description": f"Lowest {name}"} | level_type.schema for name in names}}
         for line, names in components.items()
     }
     return Type(read, stating() | {"properties": lines})
@@ -284,7 +294,7 @@ def _date(path: str, value: object) -> object:
     refuse(f"{path} is not an instant like 2026-01-31T00:00:00Z")
 
 
-DATE: Final = Type(_date, {"type": "string", "pattern": f"^{_DATE.pattern}$"})
+DATE: Final = Type(_date, {"type": "string", "maxLength": 20, "pattern": f"^{_DATE.pattern}$"})
 
 
 def _list(path: str, value: object) -> list[str]:
