@@ -108,4 +108,8 @@ class ToyRules:
 
 
 TOY = ToyKind()
-TOY_BLOCK = Table(name=TOY.name, rules=ToyRules, members={"minimum": Member(type=number(0, 0xFFFF_FFFF))})
+TOY_BLOCK = Table(
+    name=TOY.name,
+    rules=ToyRules,
+    members={"minimum": Member(about="Lowest value", type=number(0, 0xFFFF_FFFF))},
+)

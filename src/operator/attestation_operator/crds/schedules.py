@@ -19,9 +19,9 @@ from attestation_operator.crds.parts import (
 )
 from attestation_operator.crds.runs import Timeout
 
-SHORTEST_EVERY = "30s"
-LONGEST_EVERY = "8760h"
-LONGEST_JITTER = "24h"
+SHORTEST_EVERY = "1m"
+LONGEST = "8784h"
+"""A year."""
 Count = Annotated[int, Field(ge=0, le=1000)]
 
 
@@ -41,18 +41,18 @@ class ScheduleSpec(Part):
         )
     )
 
-    schedule: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
+    schedule: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
         default=None, description="When, as cron has it, in UTC: minute, hour, day, month, weekday"
     )
-    every: Annotated[Duration, within(SHORTEST_EVERY, LONGEST_EVERY)] | None = Field(
+    every: Annotated[Duration, within(SHORTEST_EVERY, LONGEST)] | None = Field(
         default=None,
-        description=f"How often, from {SHORTEST_EVERY} to {LONGEST_EVERY}, as Go writes durations",
-        json_schema_extra=between(SHORTEST_EVERY, LONGEST_EVERY),
+        description=f"How often, from {SHORTEST_EVERY} to {LONGEST}, as Go writes durations",
+        json_schema_extra=between(SHORTEST_EVERY, LONGEST),
     )
-    jitter: Annotated[Duration, within("0s", LONGEST_JITTER)] | None = Field(
+    jitter: Annotated[Duration, within("0s", LONGEST)] | None = Field(
         default=None,
-        description=f"Over how long runs of the nodes are spread, at most {LONGEST_JITTER}",
-        json_schema_extra=between("0s", LONGEST_JITTER),
+        description=f"Over how long runs of the nodes are spread, at most {LONGEST}",
+        json_schema_extra=between("0s", LONGEST),
     )
     node_selector: Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)] = Field(
         default_factory=dict, description="Labels that a Node has; none: every Node"
@@ -80,6 +80,7 @@ class ScheduleStatus(Part):
     """What the controller did."""
 
     last_schedule_time: Instant | None = Field(default=None, description="When runs were last due")
+    next_schedule_time: Instant | None = Field(default=None, description="When they are due next")
     active: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Runs that have not finished"
     )
