@@ -621,7 +621,7 @@ def _step(case: Case, *conditions: Mapping[str, Any], **status: Any) -> Looked:
 def _pause(case: Case, bounds: tuple[float, float]) -> float:
     """Return when to look again at a run that goes on: the longer it takes, the later; never beyond its end."""
     run, at = case.run, case.at
-    longest = later(at, run.deadline + GRACE if at >= run.deadline or bounds is POLL_SECONDS else run.deadline)
+    longest = later(at, run.deadline if at < run.deadline else run.deadline + GRACE)
     return max(min(_between(later(run.started_at, at) / 4, bounds), longest), 0.05)
 
 
