@@ -57,7 +57,13 @@ CONTROLLERS: Final = {
 }
 """Those of nodes."""
 
-COMMANDS: Final[Mapping[str, Command]] = CONTROLLERS
+COMMANDS: Final[Mapping[str, Command]] = CONTROLLERS | {
+    "runs": Command(
+        words="take attestation runs of nodes to their end: verdict, result, events, seal",
+        settings="attestation_operator.runs.settings:RunSettings",
+        run="attestation_operator.runs.commands:runs",
+    ),
+}
 
 
 def parser() -> argparse.ArgumentParser:

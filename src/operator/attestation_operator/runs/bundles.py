@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from attestation.api.runs import RunBundle, RunSeal, SealArchive, SealedObject, SealLogEntry
 from attestation.clock import rfc3339
-from attestation_operator.objects import BUNDLE, SECURITY_EVENT, Key, Raw
+from attestation_operator.objects import BUNDLE, SECURITY_EVENT, Key, Raw, Target
 from attestation_operator.runs.events import ATTESTED
 from attestation_operator.runs.objects import said, with_conditions
 
@@ -28,14 +28,8 @@ def bundle_object(key: Key, event: Raw) -> dict[str, Any]:
         "apiVersion": BUNDLE.api_version,
         "kind": BUNDLE.kind,
         "metadata": {"name": key.name},
-        "spec": {"attestedFor": reference(SECURITY_EVENT.api_version, SECURITY_EVENT.kind, event)},
+        "spec": {"attestedFor": Target.of(SECURITY_EVENT, event).reference},
     }
-
-
-def reference(api_version: str, kind: str, raw: Raw) -> dict[str, Any]:
-    """Return an ObjectReference to *raw*."""
-    metadata = raw["metadata"]
-    return {"apiVersion": api_version, "kind": kind, "name": metadata["name"], "uid": metadata["uid"]}
 
 
 def seal_request(bundle: Raw, event: Raw, result: Raw) -> RunSeal:
@@ -118,5 +112,5 @@ def attested_status(bundle: Raw, sealed: RunBundle) -> dict[str, Any]:
     return {
         "phase": ATTESTED,
         "attestationDigest": sealed.statement_digest,
-        "attestationBundleRef": reference(BUNDLE.api_version, BUNDLE.kind, bundle),
+        "attestationBundleRef": {"name": bundle["metadata"]["name"]},
     }
