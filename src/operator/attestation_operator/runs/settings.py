@@ -18,7 +18,7 @@ class RunSettings(LeaderSettings, BoundSettings):
     cluster_id: Annotated[str, Field(pattern=CLUSTER_ID_PATTERN)]
     """Name of this cluster at the service: `cluster_id` in its `ITL_KUBERNETES_CLUSTERS`."""
 
-    cluster_name: Annotated[str, Field(max_length=253)] = ""
+    cluster_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """Name of this cluster for people, in SecurityEvents; that of the service without."""
 
     result_ttl: str = "168h"

@@ -1,4 +1,4 @@
-"""What a run comes to: each row of the tables of CONFIDENTIAL §2.5 and §3, and the ends of processes between any two actions."""
+"""What a run comes to: each row of the tables of CONFIDENTIAL §2.5 and §3, and ends of processes between two actions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from attestation.api.runs import RunResult
 from attestation.clock import rfc3339
+from attestation_operator.errors import ObjectChanged
 from attestation_operator.objects import BUNDLE, NODE, POLICY, RESULT, SECURITY_EVENT, Key
-from attestation_operator.runs.objects import Phase
+from attestation_operator.runs.objects import Phase, read_run
 from tests.unit.operator.runs.world import (
     AT,
     AWAY,
@@ -346,10 +347,7 @@ def test_another_fact_under_our_name_is_no_success() -> None:
     """An event that is there counts as told only if its signals are the same."""
     world = World()
     world.settle()
-    name = world.chosen.teller.name  # the verdict's event, taken by somebody else
-    from attestation_operator.runs.objects import read_run
-
-    forged = name(read_run(world.run), 1, VERIFIED)
+    forged = world.chosen.teller.name(read_run(world.run), 1, VERIFIED)
     world.cluster.put(
         SECURITY_EVENT,
         {"metadata": {"name": forged}, "spec": {"type": VERIFIED, "signals": {"verdict": "verified"}}},
@@ -365,7 +363,7 @@ def test_another_fact_under_our_name_is_no_success() -> None:
 
 
 def test_a_process_may_end_before_any_action() -> None:
-    """C12: the list of actions cut at every index, and looked at again: one Result, one event of each type, one bundle."""
+    """C12: actions cut at every index, and looked at again: one Result, one event of each type, one bundle."""
     for end, (found, phase, _, type_, _, _) in ENDS.items():
         whole = World()
         looks = _looks(whole, found)
@@ -410,8 +408,6 @@ def _looks(world: World, found: RunResult, kill: tuple[int, int] | None = None) 
 
 def test_two_that_lead_at_once_make_one_of_each() -> None:
     """C12: each look of one is overtaken by a look of the other, which saw the same."""
-    from attestation_operator.errors import ObjectChanged
-
     for found, phase, _, type_, _, _ in ENDS.values():
         world = World()
         for _ in range(30):

@@ -25,6 +25,7 @@ from attestation.api.runs import (
     SealArchive,
     SealLogEntry,
 )
+from attestation.client import APIError
 from attestation.errors import AttestationError, PolicyInvalid
 from attestation_operator.actions import Action, Create, Delete, MergeStatus, PatchNode
 from attestation_operator.errors import ObjectChanged, ObjectExists, ServiceAway
@@ -141,14 +142,14 @@ def result(verdict: str = "verified", *, source: str = "ref", mode: str = "enfor
         "signature": "c2ln",
         "evidence": (RunBlob(media_type="application/vnd.itl.tpm-quote", sha256="ab" * 32, size=7),),
         "measurements": (RunMeasurement(slot="7", digest="ab" * 32),),
-        "checks": (RunCheck(id="pcr7", outcome="pass" if verdict == "verified" else "fail", code="reference-mismatch"),),
+        "checks": (RunCheck(id="pcr7", outcome="pass" if verdict == "verified" else "fail"),),
     }
     return RunResult.model_validate(members | more)
 
 
 def unavailable(code: str = "device-absent") -> RunResult:
     """Return what is left where the agent had no evidence."""
-    nothing = {"quote": None, "signature": None, "evidence": (), "measurements": (), "checks": ()}
+    nothing: dict[str, Any] = {"quote": None, "signature": None, "evidence": (), "measurements": (), "checks": ()}
     away = DeviceUnavailable(code=code, detail="/dev/tpmrm0")  # type: ignore[arg-type]
     return result("indeterminate", unavailable=away, **nothing)
 
@@ -254,9 +255,7 @@ def sealed() -> RunBundle:
 
 
 def _refused(code: str) -> AttestationError:
-    error = AttestationError(code)
-    error.code = code
-    return error
+    return APIError(code=code, title=code, detail=code, status=409)
 
 
 AWAY = ServiceAway("the service answered store-unavailable")
@@ -312,7 +311,7 @@ class World:
         raw = self.cluster.get(self.key)
         assert raw is not None
         run = read_run(raw)
-        objects, answers = Objects(), {}
+        objects, answers = Objects(), dict[Ask, Answer]()
         while True:
             looked = reconcile(
                 Case(run=run, objects=objects, at=self.at, chosen=self.chosen, answers=answers)
