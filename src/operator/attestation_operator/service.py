@@ -118,7 +118,7 @@ class HTTPService:
 
     async def seal_run(self, uid: str, request: RunSeal) -> RunBundle:
         """Have event, result, policy and evidence of a run sealed; return how far the seal is."""
-        return await self._ask("seal_run", lambda: self._service.seal_run(uid, request))
+        raise ServiceAway("the service has no route for seals yet")
 
     async def reachable(self) -> str | None:
         """Return None where the service answers that it can decide, else why it is as good as away."""

@@ -11,6 +11,7 @@ from attestation_operator.runs.controllers import Policies, Results, Runs, Toget
 from attestation_operator.runs.events import Teller
 from attestation_operator.runs.node_action import NodeAction
 from attestation_operator.runs.reconcile import Chosen
+from attestation_operator.runs.schedule_controller import Schedules
 from attestation_operator.runs.settings import RunSettings
 
 NAME = "runs"
@@ -35,8 +36,13 @@ def maker(settings: RunSettings) -> Make:
     )
 
     def make(around: Around) -> Together:
-        return Together(
-            NAME, (Runs(around, chosen), Results(around, settings.kept_for), Policies(around))
+        # Schedules only take note, and first: what becomes of a run must not keep that from them.
+        parts = (
+            Schedules(around),
+            Runs(around, chosen),
+            Results(around, settings.kept_for),
+            Policies(around),
         )
+        return Together(NAME, parts)
 
     return make

@@ -25,7 +25,7 @@ from attestation_operator.runs.objects import Run, read_run
 from attestation_operator.runs.reconcile import STEP_SECONDS, Answer, Ask, Case, Chosen, Objects, reconcile
 
 ASK_SECONDS: Final = 3.0
-"""Longest wait for the service to open or tell of a run: a run must end at its deadline, ± 5 s, whatever the service does."""
+"""Longest wait for the service to open a run or tell of it: a run ends at its deadline, ± 5 s, whatever it does."""
 SEAL_SECONDS: Final = 30.0
 """Longest wait for a seal: it is logged and archived meanwhile."""
 PASSED_OVER_SECONDS: Final = 2.0

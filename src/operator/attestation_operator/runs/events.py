@@ -1,4 +1,4 @@
-"""SecurityEvents of a run (CONFIDENTIAL.md §2.5): which fact is told how, under a name that is the same for the same."""
+"""SecurityEvents of a run (CONFIDENTIAL.md §2.5): which fact is told how; the same fact has the same name."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from attestation_operator.runs.objects import (
 )
 
 GRACE: Final = timedelta(seconds=1)
-"""After the deadline: evidence of the last moment is judged by then, and the service says that the attempt has ended."""
+"""After the deadline: evidence of the last moment is judged by then, and the service says that the attempt ended."""
 LOST_AFTER: Final = timedelta(seconds=5)
 """How long the service is away until that is told: one that restarts is none that is lost."""
 STEP_SECONDS: Final = 1.0

@@ -148,7 +148,7 @@ def expires_at(there: Raw, *, ttl: timedelta) -> datetime:
 
 
 def _expiry(token: str) -> datetime | None:
-    """Return the `exp` of a JWT; None where it has none. The service signed it and handed it to us: nothing is verified."""
+    """Return the `exp` of a JWT, None where it has none. The service itself handed it to us: nothing is verified."""
     try:
         body = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))

@@ -1,4 +1,4 @@
-"""What a run comes to: each row of the tables of CONFIDENTIAL §2.5 and §3, and ends of processes between two actions."""
+"""What a run comes to: each row of the tables of CONFIDENTIAL §2.5 and §3; ends of processes between two actions."""
 
 from __future__ import annotations
 
