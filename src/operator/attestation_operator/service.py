@@ -118,7 +118,7 @@ class HTTPService:
 
     async def seal_run(self, uid: str, request: RunSeal) -> RunBundle:
         """Have event, result, policy and evidence of a run sealed; return how far the seal is."""
-        raise ServiceAway("the service has no route for seals yet")
+        raise ServiceAway(f"{uid}: the service has no route for {request.bundle_name} yet")
 
     async def reachable(self) -> str | None:
         """Return None where the service answers that it can decide, else why it is as good as away."""

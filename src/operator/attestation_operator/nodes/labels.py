@@ -78,7 +78,7 @@ def reconcile(node: Node, listing: Listing, policy: NodePolicy, at: datetime) ->
     if standing is Standing.NOT_KNOWN:
         return ()
     trusted = standing is Standing.TRUSTED
-    # Where attestation runs label Nodes, what the last of them found counts while the machine is trusted (docs/adr/0181).
+    # Where attestation runs label Nodes, what the last one found counts while the machine is trusted (docs/adr/0181).
     worth = node.labels.get(RUN_VERDICT_LABEL, "true") if trusted else "false"
     labels: dict[str, str | None] = {ATTESTED_LABEL: worth}
     if claim is not None and trusted:

@@ -7,10 +7,10 @@ from typing import Any
 from attestation.clock import Clock
 from attestation_operator.controller import Around
 from attestation_operator.program import Make, run
+from attestation_operator.runs.cases import Chosen
 from attestation_operator.runs.controllers import Policies, Results, Runs, Together
 from attestation_operator.runs.events import Teller
 from attestation_operator.runs.node_action import NodeAction
-from attestation_operator.runs.reconcile import Chosen
 from attestation_operator.runs.schedule_controller import Schedules
 from attestation_operator.runs.settings import RunSettings
 

@@ -21,8 +21,9 @@ from attestation_operator.controller import Around, Controller, Round
 from attestation_operator.errors import ServiceAway
 from attestation_operator.objects import POLICY, RESULT, RUN, Key, Kind, Raw
 from attestation_operator.runs import policies, results
+from attestation_operator.runs.cases import STEP_SECONDS, Answer, Ask, Case, Chosen, Objects
 from attestation_operator.runs.objects import Run, read_run
-from attestation_operator.runs.reconcile import STEP_SECONDS, Answer, Ask, Case, Chosen, Objects, reconcile
+from attestation_operator.runs.reconcile import reconcile
 
 ASK_SECONDS: Final = 3.0
 """Longest wait for the service to open a run or tell of it: a run ends at its deadline, ± 5 s, whatever it does."""

@@ -247,6 +247,19 @@ def test_what_was_judged_in_time_counts_also_where_nobody_looked() -> None:
     assert world.status["phase"] == "Succeeded"
 
 
+def test_what_was_opened_and_never_noted_is_told_before_it_ends() -> None:
+    """Killed between the answer and its note, and nobody led until the deadline had passed."""
+    world = World()
+    world.look()
+    with pytest.raises(Killed):
+        world.look(kill_before=0)
+    world.service.judge(result())
+    world.pass_(3600)
+    world.settle()
+    assert world.status["phase"] == "Succeeded"
+    assert world.types == [STARTED, VERIFIED]
+
+
 def test_the_challenge_stands_nowhere_while_it_is_open() -> None:
     """docs/adr/0172: any node's agent may read all runs; so its challenge is shown when the attempt has ended."""
     world = World()

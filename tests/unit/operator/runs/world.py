@@ -30,10 +30,11 @@ from attestation.errors import AttestationError, PolicyInvalid
 from attestation_operator.actions import Action, Create, Delete, MergeStatus, PatchNode
 from attestation_operator.errors import ObjectChanged, ObjectExists, ServiceAway
 from attestation_operator.objects import NODE, POLICY, RESULT, RUN, SECURITY_EVENT, Key, Kind, Raw
+from attestation_operator.runs.cases import Answer, Ask, Case, Chosen, Looked, Objects
 from attestation_operator.runs.events import Teller
 from attestation_operator.runs.node_action import NodeAction
 from attestation_operator.runs.objects import read_run
-from attestation_operator.runs.reconcile import Answer, Ask, Case, Chosen, Looked, Objects, reconcile
+from attestation_operator.runs.reconcile import reconcile
 
 AT = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 CLUSTER = "kube-1"
