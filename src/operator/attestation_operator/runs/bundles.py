@@ -45,7 +45,10 @@ def seal_request(bundle: Raw, event: Raw, result: Raw) -> RunSeal:
 def _sealed(raw: Raw) -> SealedObject:
     metadata = raw["metadata"]
     return SealedObject(
-        namespace=metadata.get("namespace"), name=metadata["name"], uid=metadata["uid"], spec=dict(raw["spec"])
+        namespace=metadata.get("namespace"),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        spec=dict(raw["spec"]),
     )
 
 

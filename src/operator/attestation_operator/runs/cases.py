@@ -132,9 +132,7 @@ def tell(case: Case, event: Mapping[str, Any]) -> Looked:
         return Looked(warning=f"SecurityEvent {event['metadata']['name']} tells another fact")
     if (there.get("status") or {}).get("phase"):
         return Looked()
-    return Looked(
-        actions=(MergeStatus(target=Target.of(SECURITY_EVENT, there), status={"phase": ACTIVE}),)
-    )
+    return Looked(actions=(MergeStatus(target=Target.of(SECURITY_EVENT, there), status={"phase": ACTIVE}),))
 
 
 def write(case: Case, *conditions: Mapping[str, Any], **status: Any) -> Looked:

@@ -243,7 +243,5 @@ class Together:
 
     async def handle(self, key: Key, seen: Raw | None) -> float | None:
         """Have each look whose kind it is; again when the first of them wants to."""
-        wanted = [
-            await part.handle(key, seen) for part in self._parts if key.kind in part.watches
-        ]
+        wanted = [await part.handle(key, seen) for part in self._parts if key.kind in part.watches]
         return min((each for each in wanted if each is not None), default=None)

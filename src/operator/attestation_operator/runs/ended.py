@@ -47,7 +47,9 @@ def _result_again(case: Case) -> Looked:
         return Looked(ask=Ask.LOOK)
     if not isinstance(detail, RunDetail):
         return _waits_for_the_service(case, detail)
-    wanted_result = results.result_object(case.run, detail, _last(case.run, detail), reason=case.run.failed_for)
+    wanted_result = results.result_object(
+        case.run, detail, _last(case.run, detail), reason=case.run.failed_for
+    )
     there = case.objects[case.run.result]
     first = () if there is None else (Delete(target=Target.of(RESULT, there)),)
     return Looked(actions=(*first, Create(kind=RESULT, raw=wanted_result)), again=True)
@@ -151,7 +153,9 @@ def _seal(case: Case, result: Raw | None) -> Looked:
     bundle_key = bundles.bundle_key(key)
     bundle = case.objects[bundle_key]
     if bundle is None:
-        return Looked(actions=(Create(kind=BUNDLE, raw=bundles.bundle_object(bundle_key, event)),), again=True)
+        return Looked(
+            actions=(Create(kind=BUNDLE, raw=bundles.bundle_object(bundle_key, event)),), again=True
+        )
     # 3. The service signs, logs and archives; the same may be asked again.
     sealed = case.answers.get(Ask.SEAL)
     if sealed is None:
@@ -175,9 +179,7 @@ def _waits_for_the_service(case: Case, answer: Answer) -> Looked:
     """Wait for the service, longer and longer; where it knows nothing of the run, nothing is sealed."""
     assert isinstance(answer, AttestationError)
     if answer.code == "run-unknown" and not case.run.has_result:
-        return write(
-            case, said(Condition.SEALED, NOTHING_TO_SEAL, "the service never opened it", true=False)
-        )
+        return write(case, said(Condition.SEALED, NOTHING_TO_SEAL, "the service never opened it", true=False))
     pause = ended_pause(case)
     if isinstance(answer, Unavailable):
         return Looked(after=pause)

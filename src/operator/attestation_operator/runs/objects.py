@@ -279,7 +279,9 @@ def node_facts(raw: Raw) -> dict[str, Any]:
     prefix = "node-role.kubernetes.io/"
     labels = raw["metadata"].get("labels") or {}
     facts = {
-        "roles": sorted(key.removeprefix(prefix) for key in labels if key.startswith(prefix) and key != prefix),
+        "roles": sorted(
+            key.removeprefix(prefix) for key in labels if key.startswith(prefix) and key != prefix
+        ),
         "kernelVersion": info.get("kernelVersion"),
         "osImage": info.get("osImage"),
         "kubeletVersion": info.get("kubeletVersion"),

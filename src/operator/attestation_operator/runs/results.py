@@ -19,7 +19,9 @@ from attestation_operator.runs.objects import Reason, Run, later
 SOONEST_SECONDS: Final = 1.0
 
 
-def result_object(run: Run, detail: RunDetail, attempt: RunAttempt, *, reason: Reason | None) -> dict[str, Any]:
+def result_object(
+    run: Run, detail: RunDetail, attempt: RunAttempt, *, reason: Reason | None
+) -> dict[str, Any]:
     """Return the Result of *run*.
 
     Args:
@@ -74,7 +76,8 @@ def _found(result: RunResult) -> dict[str, Any]:
         "quote": result.quote,
         "signature": result.signature,
         "evidence": [
-            {"mediaType": each.media_type, "sha256": each.sha256, "size": each.size} for each in result.evidence
+            {"mediaType": each.media_type, "sha256": each.sha256, "size": each.size}
+            for each in result.evidence
         ]
         or None,
         "measurements": [{"slot": each.slot, "digest": each.digest} for each in result.measurements] or None,

@@ -288,7 +288,9 @@ def test_a_pending_run_whose_policy_or_node_went_fails(code: str) -> None:
     """It was accepted, so its end is told."""
     world = World()
     world.look()
-    key = Key(kind=POLICY, name="prod", namespace=SPACE) if code == "policy" else Key(kind=NODE, name=NODE_NAME)
+    key = (
+        Key(kind=POLICY, name="prod", namespace=SPACE) if code == "policy" else Key(kind=NODE, name=NODE_NAME)
+    )
     del world.cluster.objects[key]
     world.settle()
     assert world.said["Failed"] == ("True", "PolicyNotFound" if code == "policy" else "NodeNotFound")
@@ -311,7 +313,9 @@ def test_a_policy_that_the_service_refuses_fails_the_run() -> None:
     ("source", "verdict", "trusted"),
     [("ref", "verified", True), ("ref", "failed", False), ("inline", "verified", False)],
 )
-def test_trusted_is_verified_under_a_policy_of_the_namespace(source: str, verdict: str, trusted: bool) -> None:
+def test_trusted_is_verified_under_a_policy_of_the_namespace(
+    source: str, verdict: str, trusted: bool
+) -> None:
     """C8, C14: written through /status, after create has dropped it."""
     world = ended(result(verdict, source=source), source=source)
     assert world.result["status"]["trusted"] is trusted

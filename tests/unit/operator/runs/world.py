@@ -130,7 +130,9 @@ class Cluster:
                 raise AssertionError(action)
 
 
-def result(verdict: str = "verified", *, source: str = "ref", mode: str = "enforce", **more: Any) -> RunResult:
+def result(
+    verdict: str = "verified", *, source: str = "ref", mode: str = "enforce", **more: Any
+) -> RunResult:
     """Return what the service found."""
     members: dict[str, Any] = {
         "verdict": verdict,
@@ -150,7 +152,13 @@ def result(verdict: str = "verified", *, source: str = "ref", mode: str = "enfor
 
 def unavailable(code: str = "device-absent") -> RunResult:
     """Return what is left where the agent had no evidence."""
-    nothing: dict[str, Any] = {"quote": None, "signature": None, "evidence": (), "measurements": (), "checks": ()}
+    nothing: dict[str, Any] = {
+        "quote": None,
+        "signature": None,
+        "evidence": (),
+        "measurements": (),
+        "checks": (),
+    }
     away = DeviceUnavailable(code=code, detail="/dev/tpmrm0")  # type: ignore[arg-type]
     return result("indeterminate", unavailable=away, **nothing)
 
@@ -212,7 +220,9 @@ class Service:
 
     def _detail(self) -> RunDetail:
         assert self.opened is not None
-        told = self.opened.model_dump(include={"cluster_id", "namespace", "name", "node_name", "node_uid", "backend"})
+        told = self.opened.model_dump(
+            include={"cluster_id", "namespace", "name", "node_name", "node_uid", "backend"}
+        )
         return RunDetail.model_validate(
             {
                 **told,
@@ -273,7 +283,9 @@ class World:
         self.chosen = CHOSEN
         self.warnings: list[str] = []
         self.actions = 0
-        self.cluster.put(NODE, {"metadata": {"name": NODE_NAME, "labels": {"node-role.kubernetes.io/worker": ""}}})
+        self.cluster.put(
+            NODE, {"metadata": {"name": NODE_NAME, "labels": {"node-role.kubernetes.io/worker": ""}}}
+        )
         whole: dict[str, Any] = {"backend": "tpm", "targetNodeName": NODE_NAME, "timeout": "2m"}
         if policy is not None and source == "ref":
             self.cluster.put(POLICY, {"metadata": {"name": "prod", "namespace": SPACE}, "spec": dict(policy)})
@@ -326,7 +338,9 @@ class World:
                 continue
             if looked.warning:
                 self.warnings.append(looked.warning)
-            self.cluster.apply(looked.actions, kill_before=None if kill_before is None else kill_before - done)
+            self.cluster.apply(
+                looked.actions, kill_before=None if kill_before is None else kill_before - done
+            )
             done += len(looked.actions)
             self.actions += len(looked.actions)
             if not looked.again:
