@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attestation import __version__, completion, manual, output
 
 if TYPE_CHECKING:
-    from attestation_operator.settings import ProgramSettings
+    from attestation_operator.settings import CommandSettings
 
 PROGRAM: Final = "attestation-operator"
 PAGES: Final = Path(sys.prefix) / "share/doc/itl-attestation-operator"
@@ -29,7 +29,7 @@ class Command:
 
     Args:
         words: What it is for.
-        settings: `module:name` of its settings, a class below `ProgramSettings`; each is a flag too.
+        settings: `module:name` of its settings, a class below `CommandSettings`; each is a flag too.
         run: `module:name` of what runs it: `async def run(settings, *, clock, log) -> None`.
     """
 
@@ -57,11 +57,12 @@ CONTROLLERS: Final = {
 }
 """Those of nodes."""
 
-COMMANDS: Final[Mapping[str, Command]] = CONTROLLERS | {
-    "runs": Command(
-        words="take attestation runs of nodes to their end: verdict, result, events, seal",
-        settings="attestation_operator.runs.settings:RunSettings",
-        run="attestation_operator.runs.commands:runs",
+COMMANDS: Final[Mapping[str, Command]] = {
+    **CONTROLLERS,
+    "webhook": Command(
+        words="refuse attestation runs that cannot be, for an API server without ValidatingAdmissionPolicies",
+        settings="attestation_operator.runs.webhook:WebhookSettings",
+        run="attestation_operator.runs.webhook:run",
     ),
 }
 
@@ -94,7 +95,7 @@ def _named(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def _add_flags(parser: argparse.ArgumentParser, settings: type[ProgramSettings]) -> None:
+def _add_flags(parser: argparse.ArgumentParser, settings: type[CommandSettings]) -> None:
     """Add a flag for each setting; one for yes or no may stand without a value."""
     for name, flag in settings.flags().items():
         field = settings.model_fields[name]
@@ -129,7 +130,7 @@ def _run(command: Command, flags: Mapping[str, str]) -> int:
     from attestation_operator.settings import SettingsInvalid
 
     try:
-        settings: ProgramSettings = _named(command.settings).load(os.environ, flags)
+        settings: CommandSettings = _named(command.settings).load(os.environ, flags)
     except SettingsInvalid as e:
         sys.stderr.writelines(f"{PROGRAM}: {fault}\n" for fault in str(e).splitlines())
         return EXIT_USAGE

@@ -46,7 +46,7 @@ class Address:
     port: int
 
 
-class ProgramSettings(BaseModel):
+class CommandSettings(BaseModel):
     """What is chosen for any command. A command that has settings of its own has a class of its own, below this one.
 
     Each field is a variable (`ITL_OPERATOR_SERVICE_URL`) and a flag (`--service-url`), whose help is its docstring.
@@ -56,15 +56,6 @@ class ProgramSettings(BaseModel):
         frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
     )
 
-    service_url: str
-    """Address of the attestation service, without `/api/v1`."""
-
-    service_ca_file: Path | None = None
-    """PEM file with the only CAs to trust for it; those of the system without."""
-
-    token_file: Path = Path("/var/run/secrets/itl-attestation/token")
-    """Token of the ServiceAccount for the service, audience `itl-attestation`; read again for each request."""
-
     kubeconfig: Path | None = None
     """How to reach the API server; as a pod does without."""
 
@@ -73,15 +64,6 @@ class ProgramSettings(BaseModel):
 
     log_format: LogFormat = "auto"
     """`json`, `text`, or `auto`: text on a terminal."""
-
-    @field_validator("service_url")
-    @classmethod
-    def _encrypted(cls, url: str) -> str:
-        if not _URL.fullmatch(url):
-            raise ValueError("must be an address like https://attest.example")
-        if url.startswith("http:") and not is_loopback(url):
-            raise ValueError("is not encrypted: the token could be read on the way")
-        return url.rstrip("/")
 
     @classmethod
     def flags(cls) -> dict[str, str]:
@@ -129,6 +111,28 @@ class ProgramSettings(BaseModel):
     def metrics_at(self) -> Address:
         """Where the metrics answer; the same address is one listener."""
         return self.probes_at
+
+
+class ProgramSettings(CommandSettings):
+    """What is chosen for a command that is a client of the attestation service."""
+
+    service_url: str
+    """Address of the attestation service, without `/api/v1`."""
+
+    service_ca_file: Path | None = None
+    """PEM file with the only CAs to trust for it; those of the system without."""
+
+    token_file: Path = Path("/var/run/secrets/itl-attestation/token")
+    """Token of the ServiceAccount for the service, audience `itl-attestation`; read again for each request."""
+
+    @field_validator("service_url")
+    @classmethod
+    def _encrypted(cls, url: str) -> str:
+        if not _URL.fullmatch(url):
+            raise ValueError("must be an address like https://attest.example")
+        if url.startswith("http:") and not is_loopback(url):
+            raise ValueError("is not encrypted: the token could be read on the way")
+        return url.rstrip("/")
 
 
 class LeaderSettings(ProgramSettings):
@@ -188,7 +192,7 @@ class Settings(LeaderSettings):
         return Address(host=self.listen_host, port=self.listen_port)
 
 
-class BoundSettings(ProgramSettings):
+class ProbedSettings(CommandSettings):
     """Where probes and metrics answer, as controllers of Kubernetes are told it."""
 
     health_probe_bind_address: str = ":8081"
@@ -212,6 +216,10 @@ class BoundSettings(ProgramSettings):
     def metrics_at(self) -> Address:
         """Where the metrics answer."""
         return parse_address(self.metrics_bind_address)
+
+
+class BoundSettings(ProbedSettings, ProgramSettings):
+    """The same for a client of the attestation service."""
 
 
 def parse_address(text: str) -> Address:

@@ -13,6 +13,10 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from attestation_operator.main import COMMANDS, _named
+from attestation_operator.runs import admission, webhook
+from attestation_operator.runs.admission import KINDS
+from attestation_operator.runs.webhook import WebhookSettings
 from tests.fixtures.operator_chart import (
     FULL,
     NAMESPACE,
@@ -25,6 +29,7 @@ from tests.fixtures.operator_chart import (
     of,
     rights,
 )
+from tools.admission import schemas
 
 PAGE = Path("docs/kubernetes/installing-runs.md")
 AGENTS = "ugallu-system-privileged"
@@ -38,8 +43,18 @@ SMALL: dict[str, Any] = {
     "runs": {"clusterID": "default"},
     "agent": {"enabled": True},
 }
+HOOK: dict[str, Any] = {**SMALL, "admission": {"webhook": {"enabled": True}}}
 LARGE: dict[str, Any] = {
     **SMALL,
+    "admission": {
+        "policies": "always",
+        "webhook": {
+            "enabled": True,
+            "certificateSecret": "hook-tls",
+            "caBundle": "-----BEGIN CERTIFICATE-----\n",
+            "from": [{"ipBlock": {"cidr": "10.0.0.0/24"}}],
+        },
+    },
     "configMaps": {"serviceCA": "service-ca"},
     "runs": {
         "clusterID": "default",
@@ -72,13 +87,13 @@ def _agent(values: Document, **agent: Any) -> Document:
     return {**values, "agent": {**values["agent"], **agent}}
 
 
-def _pod(found: list[Document], kind: str) -> Document:
-    [workload] = of(found, kind).values()
-    pod: Document = workload["spec"]["template"]["spec"]
+def _pod(found: list[Document], kind: str, program: str = "runs") -> Document:
+    name = "agent" if kind == "DaemonSet" else program
+    pod: Document = of(found, kind)[f"{FULL}-{name}"]["spec"]["template"]["spec"]
     return pod
 
 
-@pytest.mark.parametrize("values", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("values", [SMALL, HOOK, LARGE], ids=["small", "hook", "large"])
 def test_helm_and_kubernetes_accept_it(values: Document, run: Run, documents: Documents) -> None:
     """Strictly, by the schemas of the oldest Kubernetes that runs need and a new one."""
     done = run("lint", values, "--strict")
@@ -118,12 +133,12 @@ def test_the_agents_have_a_namespace_of_their_own(documents: Documents) -> None:
     assert not of(documents(_agent(LARGE, createNamespace=False)), "Namespace")
 
 
-def test_the_controller_is_nobody_in_its_pod(documents: Documents) -> None:
+@pytest.mark.parametrize("program", ["runs", "webhook"])
+def test_the_controller_is_nobody_in_its_pod(program: str, documents: Documents) -> None:
     """CONFIDENTIAL §4: uid 65532, no capabilities, a root that is read-only; two replicas."""
     found = documents(LARGE)
-    [deployment] = of(found, "Deployment").values()
-    assert deployment["spec"]["replicas"] == 2
-    pod = _pod(found, "Deployment")
+    assert of(found, "Deployment")[f"{FULL}-{program}"]["spec"]["replicas"] == 2
+    pod = _pod(found, "Deployment", program)
     assert pod["securityContext"] == {
         "runAsNonRoot": True,
         "runAsUser": 65532,
@@ -132,7 +147,7 @@ def test_the_controller_is_nobody_in_its_pod(documents: Documents) -> None:
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     [container] = pod["containers"]
-    assert container["args"] == ["runs"]
+    assert container["args"] == [program]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -229,14 +244,15 @@ def test_tokens_are_bound_and_for_the_service_alone(documents: Documents) -> Non
 
 
 def _table() -> dict[str, set[Right]]:
-    return documented(PAGE, "Rights", ("runs", "agent", "schedule-author", *ROLES))
+    return documented(PAGE, "Rights", ("runs", "agent", "webhook", "schedule-author", *ROLES))
 
 
 def test_the_rights_are_those_of_the_page_and_no_more(documents: Documents) -> None:
-    """CONFIDENTIAL §4, one by one; `*` stands nowhere, and nobody reads a Secret."""
-    found, told = documents(SMALL), _table()
+    """CONFIDENTIAL §4, one by one; `*` stands nowhere, and nobody reads a Secret but the webhook its own."""
+    found, told = documents(HOOK), _table()
     may = {
         "runs": granted(found, "runs"),
+        "webhook": granted(found, "webhook"),
         "agent": granted(found, "agent", AGENTS),
         **{
             who: rights(of(found, "ClusterRole")[f"{NAMESPACE}-{FULL}-{role}"])
@@ -246,9 +262,10 @@ def test_the_rights_are_those_of_the_page_and_no_more(documents: Documents) -> N
     for who, rights_ in may.items():
         assert rights_ == told[who], rights_ ^ told[who]
         assert not [right for right in rights_ if "*" in (right[0], right[1], right[3])]
-        assert not [right for right in rights_ if right[1] == "secrets"]
+        assert [right for right in rights_ if right[1] == "secrets" and right[2] == "*"] == []
+        assert who == "webhook" or not [right for right in rights_ if right[1] == "secrets"]
     assert len(of(found, "ClusterRole")) == len(may), "a role that the table does not have"
-    assert len(of(found, "Role")) == 1, "more than that of the Lease"
+    assert len(of(found, "Role")) == 2, "more than that of the Lease, and of the webhook's Secret"
 
 
 def test_patching_nodes_is_chosen(documents: Documents) -> None:
@@ -312,6 +329,10 @@ def test_what_it_says_after_an_installation_is_what_the_service_takes(run: Run) 
         (_agent(SMALL, deviceAccess="plugin", backends={"tdx": True}), "agent.pluginResources.tdx"),
         (_agent(SMALL, backends={"sev-snp": True}), "sev-snp"),
         ({**SMALL, "controllers": NO_NODES, "agent": {}}, "none is to run"),
+        (
+            {**SMALL, "admission": {"webhook": {"enabled": True, "certificateSecret": "a"}}},
+            "certificateSecret and caBundle belong together",
+        ),
     ],
     ids=lambda found: found if isinstance(found, str) else "",
 )
@@ -331,9 +352,104 @@ def test_a_cluster_whose_tokens_do_not_name_the_node_is_refused(run: Run) -> Non
     assert run("template", others, "--kube-version", "1.30.0").returncode == 0
 
 
+def _variables(pod: Document) -> dict[str, str]:
+    [container] = pod["containers"]
+    told = {each["name"]: each.get("value", "pod-1") for each in container["env"]}
+    assert len(told) == len(container["env"]), "a variable stands twice"
+    return told
+
+
+@pytest.mark.parametrize("values", [HOOK, LARGE], ids=["hook", "large"])
+@pytest.mark.parametrize("program", sorted({"runs", "agent", "webhook"} & COMMANDS.keys()))
+def test_each_variable_is_a_setting_of_its_program(
+    values: Document, program: str, documents: Documents
+) -> None:
+    """An unknown one would stop the start; files and ports that it names are in the pod."""
+    kind = "DaemonSet" if program == "agent" else "Deployment"
+    pod = _pod(documents(values), kind, program)
+    read = _named(COMMANDS[program].settings).load(_variables(pod))
+    [container] = pod["containers"]
+    mounted = {each["mountPath"] for each in container.get("volumeMounts", ())}
+    for name in ("token_file", "service_ca_file"):
+        file = getattr(read, name, None)
+        assert file is None or str(file.parent) in mounted
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert (read.probes_at.port, read.metrics_at.port) == (ports["http"], ports["metrics"])
+    assert {read.probes_at.host, read.metrics_at.host} == {""}
+
+
+def test_the_webhook_is_found_under_the_name_of_its_certificate(documents: Documents) -> None:
+    """Configuration, Service, Secret and settings speak of the same."""
+    found = documents(HOOK)
+    [configuration] = of(found, "ValidatingWebhookConfiguration").values()
+    [service] = of(found, "Service").values()
+    [secret] = of(found, "Secret").values()
+    [hook] = configuration["webhooks"]
+    read = WebhookSettings.load(_variables(_pod(found, "Deployment", "webhook")))
+    assert read.own is not None
+    kept, told, name = read.own
+    assert (kept.namespace, kept.name) == (secret["metadata"]["namespace"], secret["metadata"]["name"])
+    assert told.name == configuration["metadata"]["name"]
+    reference = hook["clientConfig"]["service"]
+    assert name == f"{reference['name']}.{reference['namespace']}.svc"
+    assert (reference["name"], reference["path"], reference["port"]) == (
+        service["metadata"]["name"],
+        webhook.PATH,
+        service["spec"]["ports"][0]["port"],
+    )
+    assert hook["failurePolicy"] == "Fail"
+    assert "caBundle" not in hook["clientConfig"]
+    assert f"system:serviceaccount:{NAMESPACE}:{FULL}-runs" == read.controller_user
+    [rule] = hook["rules"]
+    plurals = {kind.plural for kind in KINDS}
+    assert set(rule["resources"]) == plurals | {f"{plural}/status" for plural in plurals}
+    assert set(rule["operations"]) == {"CREATE", "UPDATE"}
+
+
+def test_a_certificate_of_elsewhere_takes_away_every_right(documents: Documents) -> None:
+    """It reads a file, and speaks to no API server."""
+    found = documents(LARGE)
+    assert granted(found, "webhook") == set()
+    pod = _pod(found, "Deployment", "webhook")
+    assert pod["automountServiceAccountToken"] is False
+    [volume] = pod["volumes"]
+    assert volume["secret"]["secretName"] == "hook-tls"
+    [configuration] = of(found, "ValidatingWebhookConfiguration").values()
+    assert configuration["webhooks"][0]["clientConfig"]["caBundle"]
+    assert not of(found, "Secret")
+
+
+def test_policies_of_admission_are_those_of_the_models(documents: Documents) -> None:
+    """With the names of the release, about its controller; where the cluster has none, none."""
+    found = documents(SMALL)
+    expected = admission.policies(
+        f"system:serviceaccount:{NAMESPACE}:{FULL}-runs", schemas(), prefix=f"{NAMESPACE}-{FULL}"
+    )
+    for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+        assert of(found, kind) == of(expected, kind)
+    kinds = ["--api-versions", "admissionregistration.k8s.io/v1/ValidatingWebhookConfiguration"]
+    policies = ["--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"]
+    always = {**SMALL, "admission": {"policies": "always"}}
+    for values, more, there in (
+        (SMALL, kinds, False),
+        (SMALL, [*kinds, *policies], True),
+        (always, kinds, True),
+        ({**SMALL, "admission": {"policies": "never"}}, policies, False),
+    ):
+        assert bool(of(documents(values, *more), "ValidatingAdmissionPolicy")) == there
+    assert not of(documents({**SMALL, "controllers": NO_NODES}), "ValidatingAdmissionPolicy")
+
+
 def test_policies_of_the_network_hold_for_controller_and_agents(documents: Documents) -> None:
     """One in each namespace: nobody speaks to them but for metrics, they to service, API server and names."""
-    policies = [each for each in documents(LARGE) if each["kind"] == "NetworkPolicy"]
+    found = [each for each in documents(LARGE) if each["kind"] == "NetworkPolicy"]
+    [hook] = [each for each in found if each["metadata"]["name"].endswith("-webhook")]
+    [asked] = hook["spec"]["ingress"]
+    assert asked == {
+        "ports": [{"port": "https", "protocol": "TCP"}],
+        "from": [{"ipBlock": {"cidr": "10.0.0.0/24"}}],
+    }
+    policies = [each for each in found if each is not hook]
     assert {each["metadata"]["namespace"] for each in policies} == {NAMESPACE, AGENTS}
     for policy in policies:
         assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]

@@ -25,6 +25,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if not (or .Values.controllers.approver .Values.controllers.signer .Values.controllers.nodes .Values.controllers.runs .Values.agent.enabled) }}{{ fail "controllers: none is to run" }}{{ end }}
 {{- if and (or .Values.controllers.runs .Values.agent.enabled) (semverCompare "<1.32.0-0" .Capabilities.KubeVersion.Version) }}{{ fail "controllers.runs and agent.enabled: attestation runs need Kubernetes 1.32, whose tokens name the node" }}{{ end }}
 {{- if and .Values.controllers.runs (not .Values.runs.clusterID) }}{{ fail "runs.clusterID: say what the attestation service calls this cluster" }}{{ end }}
+{{- with .Values.admission.webhook }}
+{{- if and .enabled (ne (empty .certificateSecret) (empty .caBundle)) }}{{ fail "admission.webhook: certificateSecret and caBundle belong together" }}{{ end }}
+{{- end }}
 {{- with .Values.agent }}
 {{- if and .enabled (eq .deviceAccess "configfs") .backends.tpm }}{{ fail "agent.backends.tpm: a TPM is a character device, which agent.deviceAccess=configfs does not give: plugin or privileged" }}{{ end }}
 {{- if and .enabled (eq .deviceAccess "plugin") }}
@@ -39,14 +42,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - {{ $name }}{{ end }}{{ end }}
 {{- end }}
 
-{{/* The settings that each of our programs has. */}}
+{{/* Settings, of those that a program has: called with the chart and the names of settings that it has not. */}}
 {{- define "operator.settings" -}}
-- {name: ITL_OPERATOR_TOKEN_FILE, value: /var/run/secrets/itl-attestation/token}
-- name: ITL_OPERATOR_IDENTITY
-  valueFrom: {fieldRef: {fieldPath: metadata.name}}
-{{- range $setting, $value := .Values.settings }}
+{{- range $setting, $value := .chart.Values.settings }}
 {{- $said := kindIs "float64" $value | ternary (toString (int64 $value)) (toString $value) }}
-{{- if ne $said "" }}
+{{- if and (ne $said "") (not (has $setting $.without)) }}
 - {name: ITL_OPERATOR_{{ upper $setting }}, value: {{ $said | quote }}}
 {{- end }}
 {{- end }}
@@ -64,4 +64,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{/* Who writes what came of attestation runs, as the API server names it. */}}
 {{- define "operator.runsUser" -}}
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "operator.name" . }}-runs
+{{- end }}
+
+{{/* The kinds of attestation runs, as a list. */}}
+{{- define "operator.runKinds" -}}
+- confidentialattestationruns
+- confidentialattestationresults
+- attestationpolicies
+- attestationschedules
+- securityevents
+- attestationbundles
 {{- end }}

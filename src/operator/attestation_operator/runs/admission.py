@@ -1,0 +1,208 @@
+"""What is refused of attestation runs before it is stored (CONFIDENTIAL §4), as ValidatingAdmissionPolicies.
+
+Two sorts of rules. What an object must be stands in the models of its kind, whose schema has it in CEL: the same rules
+are made of that here, for the places where they stand. Who may write, and that what was said stays as it was, stands
+here, and in `webhook_rules` for an API server that has no such policies; tests try both on the same objects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from attestation_operator.objects import BUNDLE, POLICY, RESULT, RUN, SCHEDULE, SECURITY_EVENT, Kind
+
+KINDS: Final = (RUN, RESULT, POLICY, SCHEDULE, SECURITY_EVENT, BUNDLE)
+FINAL: Final = (RUN, RESULT, SECURITY_EVENT, BUNDLE)
+"""Kinds whose `spec` stays as it was created."""
+
+COLLECTORS: Final = (
+    "system:serviceaccount:kube-system:generic-garbage-collector",
+    "system:kube-controller-manager",
+)
+"""What takes owners from objects, and so changes `metadata` of a Result: the second where controllers have one name."""
+
+IMMUTABLE: Final = "spec does not change: what was asked or found stays as it was"
+NOT_WRITER: Final = "only the controller of attestation runs writes this"
+
+_ADMISSION: Final = "admissionregistration.k8s.io/v1"
+_RULES: Final = "x-kubernetes-validations"
+_RESERVED: Final = frozenset(
+    {
+        *("as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in"),
+        *("let", "loop", "namespace", "null", "package", "return", "true", "var", "void", "while"),
+    }
+)
+"""Names that CEL keeps for itself; a member of that name is written with underscores around it."""
+_WORDS: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?<![\w.])(self|oldSelf)\b""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """One rule of a policy: what must be true, and what is said where it is not; whether it is about a change."""
+
+    expression: str
+    message: str
+    reason: str = "Invalid"
+    compares: bool = False
+
+    def as_object(self) -> dict[str, str]:
+        """Return what a policy has of it."""
+        return {"expression": self.expression, "message": self.message, "reason": self.reason}
+
+
+Wrap = Callable[[str], str]
+"""Writes what is around a rule: a guard, or the loop over a list."""
+
+
+def derived(schema: Mapping[str, Any], *, transitions: bool = True) -> list[Validation]:
+    """Return the rules in CEL of a kind's schema, as rules about the whole object.
+
+    Args:
+        schema: `openAPIV3Schema`.
+        transitions: With those that compare with the old object.
+    """
+    found = list(_here(schema, _Place(now="object", before="oldObject"), ()))
+    for name in ("metadata", "spec"):
+        place = _Place(now=f"object.{name}", before=f"oldObject.{name}")
+        found += _below(schema["properties"].get(name, {}), place, ())
+    return [each for each in found if transitions or not each.compares]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a schema stands, in CEL. `before` is None inside of lists and maps, whose members are not followed."""
+
+    now: str
+    before: str | None
+
+    def member(self, name: str) -> _Place:
+        """Return a member of it."""
+        escaped = f"__{name}__" if name in _RESERVED else name
+        return _Place(now=f"{self.now}.{escaped}", before=self.before and f"{self.before}.{escaped}")
+
+
+def _below(schema: Mapping[str, Any], at: _Place, around: tuple[Wrap, ...]) -> Iterator[Validation]:
+    """Yield the rules at and below a place; *around* is from the outside in."""
+    yield from _here(schema, at, around)
+    needed = schema.get("required", ())
+    for name, each in schema.get("properties", {}).items():
+        place = at.member(name)
+        yield from _below(each, place, around if name in needed else (*around, _where_there(place.now)))
+    depth = len(around)
+    for below, each, variable in (
+        ("items", f"i{depth}", f"i{depth}"),
+        ("additionalProperties", "", f"k{depth}"),
+    ):
+        if isinstance(inside := schema.get(below), Mapping):
+            place = _Place(now=each or f"{at.now}[{variable}]", before=None)
+            yield from _below(inside, place, (*around, _for_all(at.now, variable)))
+
+
+def _where_there(place: str) -> Wrap:
+    return lambda rule: f"!has({place}) || ({rule})"
+
+
+def _for_all(place: str, variable: str) -> Wrap:
+    return lambda rule: f"{place}.all({variable}, {rule})"
+
+
+def _here(schema: Mapping[str, Any], at: _Place, around: tuple[Wrap, ...]) -> Iterator[Validation]:
+    for said in schema.get(_RULES, ()):
+        compares = any(word == "oldSelf" for _, word in _WORDS.findall(said["rule"]))
+        if compares and at.before is None:
+            continue
+        rule = _moved(said["rule"], at)
+        for wrap in reversed(around):
+            rule = wrap(rule)
+        if compares:
+            rule = f"oldObject == null || {_was_there(str(at.before))}({rule})"
+        message = said.get("message") or f"failed rule: {said['rule']}"
+        yield Validation(expression=rule, message=message, compares=compares)
+
+
+def _moved(rule: str, at: _Place) -> str:
+    """Return a rule about `self` as one about a place; what stands between quotes stays."""
+    names = {"self": at.now, "oldSelf": str(at.before)}
+    return _WORDS.sub(lambda found: found[1] or names[found[2]], rule)
+
+
+def _was_there(place: str) -> str:
+    """Return what lets through where the old object has nothing there to compare with."""
+    parts = place.split(".")
+    return "".join(f"!has({'.'.join(parts[: end + 1])}) || " for end in range(1, len(parts)))
+
+
+def must_be(kind: Kind, schema: Mapping[str, Any]) -> list[Validation]:
+    """Return what an object of a kind must be; of a kind whose `spec` is final that stands in a policy of its own."""
+    return derived(schema, transitions=kind not in FINAL)
+
+
+def stays() -> Validation:
+    """Return that `spec` does not change."""
+    return Validation(expression="oldObject.spec == object.spec", message=IMMUTABLE)
+
+
+def written_by(users: Iterable[str]) -> Validation:
+    """Return that only these write."""
+    names = ", ".join(f"'{name}'" for name in users)
+    return Validation(
+        expression=f"request.userInfo.username in [{names}]", message=NOT_WRITER, reason="Forbidden"
+    )
+
+
+def policies(
+    controller: str, schemas: Mapping[str, Mapping[str, Any]], *, prefix: str
+) -> list[dict[str, Any]]:
+    """Return policies and their bindings.
+
+    Args:
+        controller: User name of the controller's ServiceAccount.
+        schemas: Plural of a kind -> its `openAPIV3Schema`.
+        prefix: Of their names.
+    """
+    rules: list[tuple[str, Sequence[str], str, Sequence[Validation]]] = [
+        (kind.plural, [kind.plural], "CREATE UPDATE", must_be(kind, schemas[kind.plural])) for kind in KINDS
+    ]
+    rules += [
+        ("spec-stays", [kind.plural for kind in FINAL], "UPDATE", [stays()]),
+        ("results-written", [RESULT.plural], "CREATE", [written_by([controller])]),
+        ("results-kept", [RESULT.plural], "UPDATE", [written_by([controller, *COLLECTORS])]),
+        ("status", [f"{kind.plural}/status" for kind in KINDS], "UPDATE", [written_by([controller])]),
+    ]
+    return [
+        each
+        for name, resources, operations, validations in rules
+        if validations
+        for each in _policy(f"{prefix}-{name}", resources, operations.split(), validations)
+    ]
+
+
+def _policy(
+    name: str, resources: Sequence[str], operations: Sequence[str], validations: Sequence[Validation]
+) -> Iterator[dict[str, Any]]:
+    """Yield a policy and its binding."""
+    matched = {
+        "apiGroups": [RUN.group],
+        "apiVersions": ["*"],
+        "operations": list(operations),
+        "resources": list(resources),
+    }
+    yield {
+        "apiVersion": _ADMISSION,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [matched]},
+            "validations": [each.as_object() for each in validations],
+        },
+    }
+    yield {
+        "apiVersion": _ADMISSION,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }

@@ -1,0 +1,138 @@
+"""What the webhook refuses: the rules of `admission`, for an API server without ValidatingAdmissionPolicies. Pure.
+
+A request is a stranger's JSON: what is not as an API server sends it raises `ReviewMalformed`, and is not let through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError
+
+from attestation.api.said import said
+from attestation.errors import AttestationError
+from attestation_operator.crds import DEFINITIONS
+from attestation_operator.objects import RESULT, RUN, Kind, Raw, clipped
+from attestation_operator.runs.admission import COLLECTORS, FINAL, IMMUTABLE, KINDS, NOT_WRITER
+
+REVIEW: Final = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+_OPERATIONS: Final = ("CREATE", "UPDATE")
+_BY_PLURAL: Final[Mapping[str, Kind]] = {kind.plural: kind for kind in KINDS}
+
+_MODELS: Final = {each.kind: each.model for each in DEFINITIONS}
+
+
+class ReviewMalformed(AttestationError):
+    """What was posted is no AdmissionReview about one of our kinds."""
+
+    code = "review-malformed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why not, as a Status has it."""
+
+    code: Literal[403, 422]
+    message: str
+
+    @property
+    def reason(self) -> str:
+        """The word of Kubernetes for it."""
+        return "Forbidden" if self.code == 403 else "Invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request, as far as rules look at it."""
+
+    uid: str
+    kind: Kind
+    status: bool
+    operation: str
+    username: str
+    new: Raw
+    old: Raw | None
+
+
+def parse(review: object) -> Asked:
+    """Read an AdmissionReview.
+
+    Raises:
+        ReviewMalformed: It is none, or is about something that is not ours to judge.
+    """
+    whole = _object(review, "it")
+    if {name: whole.get(name) for name in REVIEW} != REVIEW:
+        raise ReviewMalformed("it is no AdmissionReview of admission.k8s.io/v1")
+    request = _object(whole.get("request"), "request")
+    resource = _object(request.get("resource"), "request.resource")
+    kind = _BY_PLURAL.get(_text(resource.get("resource"), "request.resource.resource"))
+    if kind is None or resource.get("group") != RUN.group or resource.get("version") != RUN.version:
+        raise ReviewMalformed("request.resource is none of attestation runs")
+    part, operation = request.get("subResource") or "", request.get("operation")
+    if part not in ("", "status") or operation not in _OPERATIONS:
+        raise ReviewMalformed("request: neither CREATE nor UPDATE of an object or its status")
+    return Asked(
+        uid=_text(request.get("uid"), "request.uid"),
+        kind=kind,
+        status=part == "status",
+        operation=str(operation),
+        username=_text(
+            _object(request.get("userInfo"), "request.userInfo").get("username"), "request.userInfo.username"
+        ),
+        new=_object(request.get("object"), "request.object"),
+        old=_object(request.get("oldObject"), "request.oldObject") if operation == "UPDATE" else None,
+    )
+
+
+def judge(asked: Asked, *, controller: str) -> Refusal | None:
+    """Return why a request is refused, None where it is not.
+
+    Args:
+        asked: What was asked.
+        controller: User name of the controller's ServiceAccount.
+    """
+    # 1. What others rest on has one writer. Without this, whoever may update a Run writes its verdict.
+    if asked.status:
+        return None if asked.username == controller else Refusal(code=403, message=NOT_WRITER)
+    if asked.kind == RESULT:
+        writers = (controller, *COLLECTORS) if asked.operation == "UPDATE" else (controller,)
+        if asked.username not in writers:
+            return Refusal(code=403, message=NOT_WRITER)
+    # 2. What was asked or found stays. Without this, a Run is judged by one policy and shows another.
+    if asked.old is not None and asked.kind in FINAL and asked.old.get("spec") != asked.new.get("spec"):
+        return Refusal(code=422, message=IMMUTABLE)
+    # 3. It is what its model says.
+    if found := faults(asked.kind, asked.new):
+        return Refusal(code=422, message=clipped("; ".join(found)))
+    return None
+
+
+def faults(kind: Kind, raw: Raw) -> list[str]:
+    """Return what the model of a kind says of the `spec` of an object, in words; what stands there is not told."""
+    try:
+        _MODELS[kind].model_validate({"spec": raw.get("spec")})
+    except ValidationError as e:
+        return [f"{'.'.join(map(str, each['loc']))}: {said(each)}" for each in e.errors()]
+    return []
+
+
+def answer(asked: Asked, refusal: Refusal | None) -> dict[str, Any]:
+    """Return the AdmissionReview that answers."""
+    response: dict[str, Any] = {"uid": asked.uid, "allowed": refusal is None}
+    if refusal is not None:
+        response["status"] = {"code": refusal.code, "reason": refusal.reason, "message": refusal.message}
+    return {**REVIEW, "response": response}
+
+
+def _object(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ReviewMalformed(f"{where}: no object")
+    return value
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ReviewMalformed(f"{where}: no text")
+    return value
