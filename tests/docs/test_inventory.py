@@ -17,7 +17,7 @@ from attestation import evidence
 from attestation.extension import GROUP
 from attestation.machines import ALLOWED, Role, Transition
 from attestation_cli.main import cli
-from attestation_operator.main import COMMANDS as PROGRAMS
+from attestation_operator.main import COMMANDS as OPERATOR_COMMANDS
 from attestation_operator.main import _named
 from attestation_operator.settings import PREFIX
 from attestation_service.app import create_app
@@ -59,11 +59,8 @@ def test_no_setting_is_invented() -> None:
         for path in [*ROOT.glob("src/*/attestation_*/**/*.py"), *ROOT.glob("tools/*.py")]
     )
     settings = {f"ITL_{name.upper()}" for name in Settings.model_fields}
-    settings |= {
-        f"{PREFIX}{name.upper()}"
-        for command in PROGRAMS.values()
-        for name in _named(command.settings).model_fields
-    }
+    for command in OPERATOR_COMMANDS.values():
+        settings |= {f"{PREFIX}{name.upper()}" for name in _named(command.settings).model_fields}
     settings |= {f"{WEB_PREFIX}{name.upper()}" for name in WebSettings.model_fields}
     for point in entry_points(group=GROUP):
         settings |= {

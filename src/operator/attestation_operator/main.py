@@ -57,8 +57,12 @@ CONTROLLERS: Final = {
 }
 """Those of nodes."""
 
-COMMANDS: Final[Mapping[str, Command]] = {
-    **CONTROLLERS,
+COMMANDS: Final[Mapping[str, Command]] = CONTROLLERS | {
+    "runs": Command(
+        words="take attestation runs of nodes to their end: verdict, result, events, seal",
+        settings="attestation_operator.runs.settings:RunSettings",
+        run="attestation_operator.runs.commands:runs",
+    ),
     "webhook": Command(
         words="refuse attestation runs that cannot be, for an API server without ValidatingAdmissionPolicies",
         settings="attestation_operator.runs.webhook:WebhookSettings",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from attestation.api.node_csr import NodeCertificate, NodeCSRDecision, NodeCSRRequest, NodeTrust
+from attestation.api.runs import RunBundle, RunDetail, RunOpen, RunOpened, RunSeal
 from attestation.client import APIError, ControllerClient, PublicClient, ServiceUnreachable
 from attestation.client.connection import bearer
 from attestation.errors import AttestationError, RequestInvalid, Unauthenticated, Unavailable
@@ -41,6 +42,18 @@ class Service(Protocol):
 
     async def trust(self) -> tuple[NodeTrust, ...]:
         """Return what the machines of this cluster are worth now."""
+        ...
+
+    async def open_run(self, uid: str, request: RunOpen) -> RunOpened:
+        """Open an attestation run, or its next attempt; the open attempt again where there is one."""
+        ...
+
+    async def run(self, uid: str) -> RunDetail:
+        """Return what became of an attestation run."""
+        ...
+
+    async def seal_run(self, uid: str, request: RunSeal) -> RunBundle:
+        """Have event, result, policy and evidence of a run sealed; return how far the seal is."""
         ...
 
 
@@ -94,6 +107,18 @@ class HTTPService:
     async def trust(self) -> tuple[NodeTrust, ...]:
         """Return what the machines of this cluster are worth now."""
         return await self._ask("trust", lambda: tuple(self._service.trust()))
+
+    async def open_run(self, uid: str, request: RunOpen) -> RunOpened:
+        """Open an attestation run, or its next attempt; the open attempt again where there is one."""
+        return await self._ask("open_run", lambda: self._service.open_run(uid, request))
+
+    async def run(self, uid: str) -> RunDetail:
+        """Return what became of an attestation run."""
+        return await self._ask("run", lambda: self._service.run(uid))
+
+    async def seal_run(self, uid: str, request: RunSeal) -> RunBundle:
+        """Have event, result, policy and evidence of a run sealed; return how far the seal is."""
+        raise ServiceAway(f"{uid}: the service has no route for {request.bundle_name} yet")
 
     async def reachable(self) -> str | None:
         """Return None where the service answers that it can decide, else why it is as good as away."""

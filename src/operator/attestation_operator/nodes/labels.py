@@ -1,7 +1,8 @@
 """What a Node says of its machine (HSM-AND-KUBERNETES §19 step 14; docs/adr/0129).
 
-The label `itl-attested` says `true` only while all of this holds: somebody that no kubelet can pose as wrote whose the
-Node is; the service knows that machine under the Node's name, and trusts it; and what it last said is still good.
+The label `itl-attested` says `true`, or what the last attestation run found (docs/adr/0181), only while all of this
+holds: somebody that no kubelet can pose as wrote whose the Node is; the service knows that machine under the Node's
+name, and trusts it; and what it last said is still good.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from attestation_operator.nodes.objects import (
     CORDONED_LABEL,
     MACHINE_ID_LABEL,
     OWNER_LABEL,
+    RUN_CORDONED_LABEL,
+    RUN_VERDICT_LABEL,
     TAINT_KEY,
     Node,
 )
@@ -75,7 +78,9 @@ def reconcile(node: Node, listing: Listing, policy: NodePolicy, at: datetime) ->
     if standing is Standing.NOT_KNOWN:
         return ()
     trusted = standing is Standing.TRUSTED
-    labels: dict[str, str | None] = {ATTESTED_LABEL: "true" if trusted else "false"}
+    # Where attestation runs label Nodes, what the last one found counts while the machine is trusted (docs/adr/0181).
+    worth = node.labels.get(RUN_VERDICT_LABEL, "true") if trusted else "false"
+    labels: dict[str, str | None] = {ATTESTED_LABEL: worth}
     if claim is not None and trusted:
         labels |= {OWNER_LABEL: claim, MACHINE_ID_LABEL: claim}
     taints = _taints(node, standing, policy)
@@ -184,6 +189,8 @@ def _cordon(node: Node, standing: Standing, policy: NodePolicy) -> bool | None:
 
 
 def _unschedulable(node: Node, cordon: bool | None) -> bool | None:
+    if cordon is False and RUN_CORDONED_LABEL in node.labels:
+        return None  # an attestation run cordoned it too; a verified one lifts that
     return None if cordon is None or cordon == node.unschedulable else cordon
 
 

@@ -27,6 +27,12 @@ OWNER_LABEL: Final = "node-restriction.kubernetes.io/itl-machine-id"
 ATTESTED_LABEL: Final = "node-restriction.kubernetes.io/itl-attested"
 CORDONED_LABEL: Final = "node-restriction.kubernetes.io/itl-cordoned"
 """We cordoned this Node, so we may take it back."""
+RUN_AT_LABEL: Final = "node-restriction.kubernetes.io/itl-run-at"
+"""When the last attestation run ended whose word counts on this Node: whole seconds since 1970."""
+RUN_VERDICT_LABEL: Final = "node-restriction.kubernetes.io/itl-run-verdict"
+"""What it found, where runs are to label Nodes (docs/adr/0181)."""
+RUN_CORDONED_LABEL: Final = "node-restriction.kubernetes.io/itl-run-cordoned"
+"""An attestation run cordoned this Node, so a verified one may take it back."""
 TAINT_KEY: Final = "attestation.itl.io/untrusted"
 
 MAX_REQUEST_PEM_BYTES: Final = 24 << 10

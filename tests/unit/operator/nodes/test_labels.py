@@ -17,6 +17,8 @@ from attestation_operator.nodes.objects import (
     CORDONED_LABEL,
     MACHINE_ID_LABEL,
     OWNER_LABEL,
+    RUN_CORDONED_LABEL,
+    RUN_VERDICT_LABEL,
     TAINT_KEY,
     read_node,
 )
@@ -80,6 +82,27 @@ def test_the_label_says_what_holds_and_is_written_once() -> None:
     lowered = patched(raw_node(labels=CLAIMED | {ATTESTED_LABEL: "true"}), listing(trust(trusted=False)))
     assert lowered is not None
     assert lowered.labels == {ATTESTED_LABEL: "false"}
+
+
+def test_what_a_run_found_counts_while_the_machine_is_trusted() -> None:
+    """docs/adr/0181: a lapse hides it and does not forget it; one label, two programs that agree on it."""
+    for verdict in ("verified", "failed", "indeterminate"):
+        for before in ("true", "false", "verified", "failed", "indeterminate", None):
+            labels = {**CLAIMED, RUN_VERDICT_LABEL: verdict, **({ATTESTED_LABEL: before} if before else {})}
+            for machine, wanted in ((trust(), verdict), (trust(trusted=False), "false")):
+                patch = patched(raw_node(labels=labels), listing(machine))
+                assert (patch.labels[ATTESTED_LABEL] if patch else before) == wanted
+
+
+def test_a_cordon_of_a_run_stays_where_ours_is_taken_back() -> None:
+    """Each program lifts its own: the Node is open when neither holds it."""
+    labels = {**CLAIMED, ATTESTED_LABEL: "true", CORDONED_LABEL: "true"}
+    for run, unschedulable in (({RUN_CORDONED_LABEL: "true"}, None), ({}, False)):
+        node = raw_node(labels={**labels, **run}, unschedulable=True)
+        patch = patched(node, listing(trust()), BOTH)
+        assert patch is not None
+        assert patch.labels == {CORDONED_LABEL: None}
+        assert patch.unschedulable is unschedulable
 
 
 def test_a_node_that_nobody_claimed_is_not_attested() -> None:

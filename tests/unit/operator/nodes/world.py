@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from attestation.api.node_csr import NODE_CLIENT, NodeCertificate, NodeCSRDecision, NodeCSRRequest, NodeTrust
+from attestation.api.runs import RunBundle, RunDetail, RunOpen, RunOpened, RunSeal
 from attestation.errors import AttestationError
 from attestation.machines import Status
 from attestation_operator.actions import (
@@ -364,3 +365,15 @@ class MemoryService:
         if isinstance(self.machines, AttestationError):
             raise self.machines
         return self.machines
+
+    async def open_run(self, uid: str, request: RunOpen) -> RunOpened:
+        """Controllers of nodes open no run."""
+        raise AssertionError(uid)
+
+    async def run(self, uid: str) -> RunDetail:
+        """Nor do they look at one."""
+        raise AssertionError(uid)
+
+    async def seal_run(self, uid: str, request: RunSeal) -> RunBundle:
+        """Nor have one sealed."""
+        raise AssertionError(uid)

@@ -1,0 +1,133 @@
+"""What a run asks for: its policy, its time, and whether all of it may be asked; then the question to the service.
+
+An API server from 1.29 on refuses most of what is refused here (CEL). An older one takes it, and the run fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from attestation.api.runs import RunOpen
+from attestation.errors import PolicyInvalid
+from attestation.reference.attestation_policy import policy_of
+from attestation_operator.objects import Key, Raw
+from attestation_operator.runs.objects import Reason, Run, Standing
+
+DEFAULT_TIMEOUT: Final = "2m"
+SHORTEST: Final = timedelta(seconds=5)
+LONGEST: Final = timedelta(minutes=5)
+MIN_NONCE, MAX_NONCE = 16, 128
+
+_DURATION: Final = re.compile(r"(?:[0-9]{1,6}(?:\.[0-9]{1,6})?(?:ms|s|m|h))+")
+_PART: Final = re.compile(r"([0-9.]+)(ms|s|m|h)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class NotAsked(Exception):
+    """The run asks for what cannot be asked.
+
+    Args:
+        reason: Of the condition Failed.
+        words: Which member, and why.
+    """
+
+    def __init__(self, reason: Reason, words: str) -> None:
+        super().__init__(words)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a run asks for.
+
+    Args:
+        document: The policy as Kubernetes has it, None of a run without one.
+        standing: What a verdict will be worth.
+        timeout: How long it may take.
+    """
+
+    document: Mapping[str, Any] | None
+    standing: Standing
+    timeout: timedelta
+
+
+def duration(text: str) -> timedelta | None:
+    """Read a Go duration of hours, minutes, seconds and milliseconds; None where it is none."""
+    if not _DURATION.fullmatch(text):
+        return None
+    return timedelta(seconds=sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text)))
+
+
+def read(run: Run, objects: Mapping[Key, Raw | None]) -> Asked:
+    """Return what *run* asks for.
+
+    Args:
+        run: Which.
+        objects: The AttestationPolicy that it names, and the Node.
+
+    Raises:
+        NotAsked: It cannot be asked.
+    """
+    # 1. The rules that an API server may not know.
+    nonce = run.spec.get("nonce")
+    if nonce is not None and not (isinstance(nonce, str) and MIN_NONCE <= len(nonce) <= MAX_NONCE):
+        raise NotAsked(Reason.POLICY_INVALID, f"spec.nonce: {MIN_NONCE} to {MAX_NONCE} characters")
+    timeout = duration(str(run.spec.get("timeout") or DEFAULT_TIMEOUT))
+    if timeout is None or not SHORTEST <= timeout <= LONGEST:
+        raise NotAsked(Reason.POLICY_INVALID, "spec.timeout: a Go duration from 5s to 5m")
+    if run.policy is not None and run.spec.get("policy") is not None:
+        raise NotAsked(Reason.POLICY_INVALID, "spec: policy and policyRef exclude each other")
+    # 2. The policy, as it is now: what was edited is another policy.
+    document: Mapping[str, Any] | None = run.spec.get("policy")
+    if run.policy is not None:
+        found = objects[run.policy]
+        if found is None:
+            raise NotAsked(Reason.POLICY_NOT_FOUND, f"AttestationPolicy {run.policy}")
+        document = found.get("spec") or {}
+    try:
+        policy_of(document, backend=run.backend)
+    except PolicyInvalid as e:
+        raise NotAsked(Reason.POLICY_INVALID, str(e)) from None
+    # 3. The Node.
+    if not run.node_name or objects[run.node] is None:
+        raise NotAsked(Reason.NODE_NOT_FOUND, f"Node {run.node_name!r}")
+    return Asked(document=document, standing=_standing(document), timeout=timeout)
+
+
+def _standing(document: Mapping[str, Any] | None) -> Standing:
+    if document is None:
+        return Standing.NONE
+    return Standing.REPORTED if document.get("mode") == "report" else Standing.ENFORCED
+
+
+def question(run: Run, asked: Asked, objects: Mapping[Key, Raw | None], cluster_id: str) -> RunOpen:
+    """Return what the service is asked of *run*; the same each time, as long as policy and Node are the same.
+
+    Raises:
+        NotAsked: The service would not read it.
+    """
+    node = objects[run.node]
+    assert node is not None
+    try:
+        return RunOpen(
+            cluster_id=cluster_id,
+            namespace=run.namespace,
+            name=run.name,
+            node_name=run.node_name,
+            node_uid=node["metadata"]["uid"],
+            backend=run.backend,  # type: ignore[arg-type]  # one of the three, or ValidationError
+            nonce=run.nonce,
+            policy=None if asked.document is None else dict(asked.document),
+            policy_source=run.source,
+            policy_name=None if run.policy is None else run.policy.name,
+            deadline=run.deadline,
+        )
+    except ValidationError as e:
+        fields = ", ".join(".".join(map(str, each["loc"])) for each in e.errors(include_input=False))
+        raise NotAsked(Reason.POLICY_INVALID, f"the service does not read such a run: {fields}") from None

@@ -1,0 +1,48 @@
+"""The command `attestation-operator runs`: what its controller is built of, and what runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attestation.clock import Clock
+from attestation_operator.controller import Around
+from attestation_operator.program import Make, run
+from attestation_operator.runs.cases import Chosen
+from attestation_operator.runs.controllers import Policies, Results, Runs, Together
+from attestation_operator.runs.events import Teller
+from attestation_operator.runs.node_action import NodeAction
+from attestation_operator.runs.schedule_controller import Schedules
+from attestation_operator.runs.settings import RunSettings
+
+NAME = "runs"
+
+
+async def runs(settings: RunSettings, *, clock: Clock, log: Any) -> None:
+    """Take attestation runs to their end."""
+    await run(NAME, settings, maker(settings), clock=clock, log=log)
+
+
+def maker(settings: RunSettings) -> Make:
+    """Return what builds the controller."""
+    chosen = Chosen(
+        teller=Teller(
+            cluster_id=settings.cluster_id,
+            cluster_name=settings.cluster_name or settings.cluster_id,
+            instance=settings.identity,
+            seed_mapping=settings.seed_event_mapping,
+        ),
+        result_ttl=settings.kept_for,
+        node_action=NodeAction(settings.node_action),
+    )
+
+    def make(around: Around) -> Together:
+        # Schedules only take note, and first: what becomes of a run must not keep that from them.
+        parts = (
+            Schedules(around),
+            Runs(around, chosen),
+            Results(around, settings.kept_for),
+            Policies(around),
+        )
+        return Together(NAME, parts)
+
+    return make

@@ -1,0 +1,186 @@
+"""What comes of a run that has ended: what its Result is worth, its Node, the verdict's event, the seal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from attestation.api.runs import RunAttempt, RunBundle, RunDetail
+from attestation.errors import AttestationError, Unavailable
+from attestation_operator.actions import Action, Create, Delete, MergeStatus
+from attestation_operator.objects import BUNDLE, RESULT, SECURITY_EVENT, Raw, Target
+from attestation_operator.runs import bundles, events, node_action, results
+from attestation_operator.runs.cases import Answer, Ask, Case, Looked, ended_pause, ending_key, tell, write
+from attestation_operator.runs.objects import (
+    NOTHING_TO_SEAL,
+    RESULT_GONE,
+    Condition,
+    Reason,
+    Run,
+    Standing,
+    said,
+)
+from attestation_operator.runs.outages import recovered
+
+EVENT_DIFFERS: Final = "EventDiffers"
+
+
+def complete(case: Case) -> Looked:
+    """Return what is missing of what comes of a run that has ended; the first of it."""
+    run = case.run
+    result = case.objects[run.result]
+    if result is not None and (result["spec"].get("derivedFromRun") or {}).get("uid") != run.uid:
+        result = None
+    if not run.is_said(Condition.EVENTS_EMITTED):
+        if run.has_result and result is None:
+            return _result_again(case)
+        return _tell_the_end(case, result)
+    if not run.has_result:
+        return _result_late(case)
+    return _seal(case, result)
+
+
+def _result_again(case: Case) -> Looked:
+    """Write a Result again that somebody took away before anything rested on it."""
+    detail = case.answers.get(Ask.LOOK)
+    if detail is None:
+        return Looked(ask=Ask.LOOK)
+    if not isinstance(detail, RunDetail):
+        return _waits_for_the_service(case, detail)
+    wanted_result = results.result_object(
+        case.run, detail, _last(case.run, detail), reason=case.run.failed_for
+    )
+    there = case.objects[case.run.result]
+    first = () if there is None else (Delete(target=Target.of(RESULT, there)),)
+    return Looked(actions=(*first, Create(kind=RESULT, raw=wanted_result)), again=True)
+
+
+def _last(run: Run, detail: RunDetail) -> RunAttempt:
+    """Return the attempt that *run* ended with; the last one where the service was away then."""
+    if run.failed_for is Reason.DEADLINE_EXCEEDED:
+        return detail.attempts[-1]
+    return next((each for each in detail.attempts if each.attempt == run.attempt), detail.attempts[-1])
+
+
+def _tell_the_end(case: Case, result: Raw | None) -> Looked:
+    """Say what the Result is worth, mark the Node, tell the end."""
+    run, chosen = case.run, case.chosen
+    actions: list[Action] = []
+    # 1. What the Result is worth: an API server drops `status` of what is created.
+    if result is not None:
+        status = results.first_status(result, ttl=chosen.result_ttl, at=case.at)
+        if status is not None:
+            actions.append(MergeStatus(target=Target.of(RESULT, result), status=status))
+    # 2. The Node, where this run has a word about it.
+    node = case.objects[run.node] if run.node_name else None
+    if node is not None and run.verdict is not None and _has_a_word(run):
+        actions += node_action.reconcile(
+            node, action=chosen.node_action, verdict=run.verdict, ended_at=run.ended_at
+        )
+    # 3. The event, and that it was told.
+    event = chosen.teller.event(
+        run,
+        chosen.teller.ending(run),
+        attempt=run.attempt,
+        detected_at=run.ended_at,
+        signals=events.ending_signals(run, None if result is None else results.spec_sha256(result)),
+        node=node,
+        node_uid=None if result is None else result["spec"].get("nodeUID"),
+    )
+    told = tell(case, event)
+    if told.again:
+        return replace(told, actions=(*actions, *told.actions))
+    if told.warning is not None:
+        differs = said(Condition.EVENTS_EMITTED, EVENT_DIFFERS, told.warning, true=False)
+        step = write(case, differs) if run.condition(Condition.EVENTS_EMITTED) == {} else Looked()
+        pause = ended_pause(case)
+        return replace(step, actions=(*actions, *step.actions), after=pause, warning=told.warning)
+    step = write(case, said(Condition.EVENTS_EMITTED, "Emitted"))
+    return replace(step, actions=(*actions, *told.actions, *step.actions))
+
+
+def _has_a_word(run: Run) -> bool:
+    """Return whether *run* may mark its Node.
+
+    Only under an AttestationPolicy that is enforced. A service that is away says nothing about a Node; an agent that
+    delivers nothing does: who keeps it from doing so must not keep an old word alive.
+    """
+    return (
+        run.source == "ref"
+        and run.standing is Standing.ENFORCED
+        and run.failed_for is not Reason.DEADLINE_EXCEEDED
+    )
+
+
+def _result_late(case: Case) -> Looked:
+    """Write the Result of a run that ended while the service was away, when it is back."""
+    run = case.run
+    detail = case.answers.get(Ask.LOOK)
+    if detail is None:
+        return Looked(ask=Ask.LOOK)
+    if not isinstance(detail, RunDetail):
+        return _waits_for_the_service(case, detail)
+    back = recovered(case)
+    if back.again:
+        return back
+    there = case.objects[run.result]
+    wanted_result = results.result_object(
+        run, detail, _last(run, detail), reason=run.failed_for or Reason.DEADLINE_EXCEEDED
+    )
+    if there is not None and not results.is_same(there, wanted_result):
+        return Looked(actions=(*back.actions, Delete(target=Target.of(RESULT, there))), again=True)
+    if there is None:
+        return Looked(actions=(*back.actions, Create(kind=RESULT, raw=wanted_result)), again=True)
+    actions: list[Action] = list(back.actions)
+    status = results.first_status(there, ttl=case.chosen.result_ttl, at=case.at)
+    if status is not None:
+        actions.append(MergeStatus(target=Target.of(RESULT, there), status=status))
+    step = write(case, policyID=detail.policy_id, resultRef={"name": run.result.name})
+    return replace(step, actions=(*actions, *step.actions))
+
+
+def _seal(case: Case, result: Raw | None) -> Looked:
+    """Have event, Result, policy and evidence sealed, and say so at bundle, event and run."""
+    run = case.run
+    key = ending_key(run, case.chosen)
+    event = case.objects[key]
+    # 1. What is to be sealed must be there: kept for its time and no longer.
+    if result is None:
+        return write(case, said(Condition.SEALED, RESULT_GONE, "the Result is there no more", true=False))
+    if event is None:
+        return _tell_the_end(case, result)
+    # 2. A bundle for this event.
+    bundle_key = bundles.bundle_key(key)
+    bundle = case.objects[bundle_key]
+    if bundle is None:
+        return Looked(
+            actions=(Create(kind=BUNDLE, raw=bundles.bundle_object(bundle_key, event)),), again=True
+        )
+    # 3. The service signs, logs and archives; the same may be asked again.
+    sealed = case.answers.get(Ask.SEAL)
+    if sealed is None:
+        return Looked(ask=Ask.SEAL, question=bundles.seal_request(bundle, event, result))
+    if not isinstance(sealed, RunBundle):
+        return _waits_for_the_service(case, sealed)
+    actions: list[Action] = []
+    status = bundles.bundle_status(bundle, sealed, at=case.at)
+    if status is not None:
+        actions.append(MergeStatus(target=Target.of(BUNDLE, bundle), status=status))
+    if sealed.phase != bundles.SEALED:
+        return Looked(actions=tuple(actions), after=ended_pause(case))
+    actions.append(
+        MergeStatus(target=Target.of(SECURITY_EVENT, event), status=bundles.attested_status(bundle, sealed))
+    )
+    step = write(case, said(Condition.SEALED, bundles.SEALED, bundle_key.name))
+    return replace(step, actions=(*actions, *step.actions))
+
+
+def _waits_for_the_service(case: Case, answer: Answer) -> Looked:
+    """Wait for the service, longer and longer; where it knows nothing of the run, nothing is sealed."""
+    assert isinstance(answer, AttestationError)
+    if answer.code == "run-unknown" and not case.run.has_result:
+        return write(case, said(Condition.SEALED, NOTHING_TO_SEAL, "the service never opened it", true=False))
+    pause = ended_pause(case)
+    if isinstance(answer, Unavailable):
+        return Looked(after=pause)
+    return Looked(after=pause, warning=f"refused: {answer.code}: {answer}")

@@ -1,0 +1,299 @@
+"""What the controller of attestation runs looks at: a run and a Node, as far as they matter here.
+
+What is in a `spec` is a stranger's: an API server before 1.25 compares it with the schema and with none of the rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from attestation.api.runs import PolicySource
+from attestation.clock import parse_rfc3339, rfc3339
+from attestation_operator.objects import NODE, POLICY, RESULT, RUN, Key, Raw, Target, clipped
+
+MAX_NAME: Final = 253
+RESULT_SUFFIX: Final = "-result"
+
+
+class Phase(StrEnum):
+    """`status.phase` of a run."""
+
+    NEW = ""
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class Condition(StrEnum):
+    """Types of the conditions of a run."""
+
+    ACCEPTED = "Accepted"
+    EVIDENCE_RECEIVED = "EvidenceReceived"
+    JUDGED = "Judged"
+    SEALED = "Sealed"
+    EVENTS_EMITTED = "EventsEmitted"
+    FAILED = "Failed"
+
+
+class Reason(StrEnum):
+    """Why a run failed: reason of its condition Failed."""
+
+    POLICY_NOT_FOUND = "PolicyNotFound"
+    POLICY_INVALID = "PolicyInvalid"
+    NODE_NOT_FOUND = "NodeNotFound"
+    DEVICE_UNAVAILABLE = "DeviceUnavailable"
+    EVIDENCE_REJECTED = "EvidenceRejected"
+    VERDICT_FAILED = "VerdictFailed"
+    AGENT_ABSENT = "AgentAbsent"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+
+
+class Standing(StrEnum):
+    """What a verdict about the run is worth: reason of its condition Accepted, so that each replica knows it later."""
+
+    ENFORCED = "PolicyEnforced"
+    REPORTED = "PolicyReported"
+    NONE = "NoPolicy"
+
+
+SERVICE_UNAVAILABLE: Final = "ServiceUnavailable"
+"""Reason of the condition Judged while the service is away."""
+NOTHING_TO_SEAL: Final = "NothingToSeal"
+RESULT_GONE: Final = "ResultGone"
+NEVER_SEALED: Final = frozenset({NOTHING_TO_SEAL, RESULT_GONE})
+"""Reasons of the condition Sealed, with which a run is complete without a seal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A ConfidentialAttestationRun.
+
+    Args:
+        target: Which one, and when it was so.
+        spec: As it stands there.
+        status: Likewise; empty before the first word of ours.
+    """
+
+    target: Target
+    generation: int
+    spec: Raw
+    status: Raw
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.target.name
+
+    @property
+    def namespace(self) -> str:
+        """Where it is."""
+        assert self.target.namespace is not None
+        return self.target.namespace
+
+    @property
+    def uid(self) -> str:
+        """What it is known by, here and at the service."""
+        return self.target.uid
+
+    @property
+    def backend(self) -> str:
+        """`tpm`, `sev-snp` or `tdx`."""
+        return str(self.spec.get("backend") or "")
+
+    @property
+    def node_name(self) -> str:
+        """Whose hardware is asked."""
+        return str(self.spec.get("targetNodeName") or "")
+
+    @property
+    def node(self) -> Key:
+        """The Node of that name."""
+        return Key(kind=NODE, name=self.node_name)
+
+    @property
+    def nonce(self) -> str | None:
+        """What the requester wants mixed into the challenge."""
+        return self.spec.get("nonce") or None
+
+    @property
+    def source(self) -> PolicySource:
+        """Where its policy comes from."""
+        if self.policy is not None:
+            return "ref"
+        return "none" if self.spec.get("policy") is None else "inline"
+
+    @property
+    def policy(self) -> Key | None:
+        """The AttestationPolicy that it names."""
+        name = (self.spec.get("policyRef") or {}).get("name")
+        return Key(kind=POLICY, name=name, namespace=self.namespace) if name else None
+
+    @property
+    def phase(self) -> Phase:
+        """How far it is."""
+        return Phase(self.status.get("phase") or "")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its phase never changes any more."""
+        return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt it is in, from 1."""
+        return int(self.status.get("attempt") or 1)
+
+    @property
+    def deadline(self) -> datetime:
+        """When it ends at the latest; of a run that was accepted."""
+        return parse_rfc3339(self.status["deadline"])
+
+    @property
+    def started_at(self) -> datetime:
+        """When it was accepted."""
+        return parse_rfc3339(self.status["startTime"])
+
+    @property
+    def ended_at(self) -> datetime:
+        """When it ended; of a run that has."""
+        return parse_rfc3339(self.status["completionTime"])
+
+    @property
+    def verdict(self) -> str | None:
+        """What was found; of a run that has ended."""
+        return self.status.get("verdict") or None
+
+    @property
+    def policy_id(self) -> str | None:
+        """What was asked (§12.3)."""
+        return self.status.get("policyID") or None
+
+    @property
+    def result(self) -> Key:
+        """Where its Result is, or is to be."""
+        return Key(kind=RESULT, name=result_name(self.target), namespace=self.namespace)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether its status names a Result: then there was one."""
+        return bool((self.status.get("resultRef") or {}).get("name"))
+
+    @property
+    def conditions(self) -> tuple[Raw, ...]:
+        """Its conditions, as they stand there."""
+        return tuple(self.status.get("conditions") or ())
+
+    def condition(self, type_: str) -> Raw:
+        """Return one of them, empty where it is not there."""
+        return next((each for each in self.conditions if each.get("type") == type_), {})
+
+    def is_said(self, type_: str) -> bool:
+        """Return whether a condition is True."""
+        return self.condition(type_).get("status") == "True"
+
+    @property
+    def standing(self) -> Standing | None:
+        """What a verdict is worth; None of a run that was not accepted."""
+        accepted = self.condition(Condition.ACCEPTED)
+        if accepted.get("status") != "True":
+            return None
+        return Standing(accepted["reason"])
+
+    @property
+    def failed_for(self) -> Reason | None:
+        """Why it failed."""
+        found = self.condition(Condition.FAILED)
+        return Reason(found["reason"]) if found.get("status") == "True" else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is to be done about it any more: it has ended, and all was written that comes of it."""
+        if not self.has_ended:
+            return False
+        if self.standing is None:
+            return True
+        sealed = self.condition(Condition.SEALED)
+        return self.is_said(Condition.EVENTS_EMITTED) and (
+            sealed.get("status") == "True" or sealed.get("reason") in NEVER_SEALED
+        )
+
+
+def read_run(raw: Raw) -> Run:
+    """Read a ConfidentialAttestationRun."""
+    return Run(
+        target=Target.of(RUN, raw),
+        generation=int(raw["metadata"].get("generation") or 1),
+        spec=raw.get("spec") or {},
+        status=raw.get("status") or {},
+    )
+
+
+def result_name(run: Target) -> str:
+    """Return the name of the Result of *run*: `<run>-result`, and of a name that is too long for that its beginning."""
+    whole = run.name + RESULT_SUFFIX
+    if len(whole) <= MAX_NAME:
+        return whole
+    # Two long names with one beginning are two runs: the UID tells them apart.
+    ending = f"-{hashlib.sha256(run.uid.encode()).hexdigest()[:20]}{RESULT_SUFFIX}"
+    return run.name[: MAX_NAME - len(ending)].rstrip("-.") + ending
+
+
+def said(type_: str, reason: str, message: str = "", *, true: bool | None = True) -> dict[str, Any]:
+    """Return a condition without its time; *true* None: unknown."""
+    status = "Unknown" if true is None else str(bool(true))
+    return {"type": str(type_), "status": status, "reason": str(reason), "message": message}
+
+
+def with_conditions(
+    there: Iterable[Raw], ours: Iterable[Mapping[str, Any]], *, generation: int | None, at: datetime
+) -> list[dict[str, Any]]:
+    """Return the conditions *there* with *ours* in place of those of their types.
+
+    The time of one changes with its `status`, and with the reason of one that is Unknown, which is a state too.
+    """
+    found = {str(each["type"]): dict(each) for each in there}
+    for each in ours:
+        type_, old = str(each["type"]), found.get(str(each["type"]), {})
+        same = old.get("status") == each["status"] and (
+            each["status"] != "Unknown" or old.get("reason") == each["reason"]
+        )
+        since = old["lastTransitionTime"] if same else rfc3339(at)
+        message = clipped(each["message"]) if each["message"] else ""
+        found[type_] = {**each, "message": message, "lastTransitionTime": since}
+        if generation is not None:
+            found[type_]["observedGeneration"] = generation
+    return list(found.values())
+
+
+def node_facts(raw: Raw) -> dict[str, Any]:
+    """Return what a SecurityEvent says of a Node (`subject.node`), as far as the Node says it."""
+    status = raw.get("status") or {}
+    info = status.get("nodeInfo") or {}
+    addresses = {each.get("type"): each.get("address") for each in status.get("addresses") or ()}
+    prefix = "node-role.kubernetes.io/"
+    labels = raw["metadata"].get("labels") or {}
+    facts = {
+        "roles": sorted(
+            key.removeprefix(prefix) for key in labels if key.startswith(prefix) and key != prefix
+        ),
+        "kernelVersion": info.get("kernelVersion"),
+        "osImage": info.get("osImage"),
+        "kubeletVersion": info.get("kubeletVersion"),
+        "containerRuntime": info.get("containerRuntimeVersion"),
+        "architecture": info.get("architecture"),
+        "operatingSystem": info.get("operatingSystem"),
+        "internalIP": addresses.get("InternalIP"),
+        "hostname": addresses.get("Hostname"),
+    }
+    return {key: value for key, value in facts.items() if value}
+
+
+def later(at: datetime, until: datetime) -> float:
+    """Return the seconds from *at* until *until*, none below 0."""
+    return max((until - at) / timedelta(seconds=1), 0.0)

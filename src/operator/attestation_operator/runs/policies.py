@@ -1,0 +1,33 @@
+"""The status of an AttestationPolicy (CONFIDENTIAL.md §2.3): whether it can be followed, and what it is known by."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from attestation.errors import PolicyInvalid
+from attestation.reference.attestation_policy import policy_id
+from attestation_operator.actions import Action, SetStatus
+from attestation_operator.objects import POLICY, Raw, Target
+from attestation_operator.runs.objects import Reason, said, with_conditions
+
+MANAGER: Final = "attestation-operator-runs"
+READY: Final = "Ready"
+
+
+def reconcile(raw: Raw, at: datetime) -> tuple[Action, ...]:
+    """Return what is to be said of an AttestationPolicy; nothing where that stands there."""
+    there = raw.get("status") or {}
+    generation = int(raw["metadata"].get("generation") or 1)
+    status: dict[str, Any] = {"observedGeneration": generation}
+    try:
+        status["policyID"] = policy_id(raw.get("spec") or {})
+        ready = said(READY, "Valid")
+    except PolicyInvalid as e:
+        ready = said(READY, Reason.POLICY_INVALID, str(e), true=False)
+    ours = [each for each in there.get("conditions") or () if each.get("type") == READY]
+    status["conditions"] = with_conditions(ours, [ready], generation=generation, at=at)
+    members = ("observedGeneration", "policyID")
+    if ours == status["conditions"] and all(there.get(each) == status.get(each) for each in members):
+        return ()
+    return (SetStatus(target=Target.of(POLICY, raw), manager=MANAGER, status=status),)

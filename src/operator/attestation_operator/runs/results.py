@@ -1,0 +1,177 @@
+"""The ConfidentialAttestationResult of a run (CONFIDENTIAL.md §2.2): what is written once, and what it is worth."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from attestation.api.runs import RunAttempt, RunCheck, RunDetail, RunResult
+from attestation.clock import parse_rfc3339, rfc3339
+from attestation.wire import canonical_json
+from attestation_operator.actions import Action, Delete, MergeStatus
+from attestation_operator.objects import RESULT, Raw, Target
+from attestation_operator.runs.objects import Reason, Run, later
+
+SOONEST_SECONDS: Final = 1.0
+
+
+def result_object(
+    run: Run, detail: RunDetail, attempt: RunAttempt, *, reason: Reason | None
+) -> dict[str, Any]:
+    """Return the Result of *run*.
+
+    Args:
+        run: Whose. It owns the Result: with it, the Result goes.
+        detail: What the service says of the run.
+        attempt: The one that was judged, or the last one.
+        reason: Why the run failed; of one that ended by its deadline nothing else counts.
+    """
+    by_deadline = reason in (Reason.AGENT_ABSENT, Reason.DEADLINE_EXCEEDED)
+    found = None if by_deadline or attempt.result is None else _found(attempt.result)
+    spec: dict[str, Any] = {
+        "derivedFromRun": {"name": run.name, "uid": run.uid},
+        "backend": run.backend,
+        "nodeName": run.node_name,
+        "nodeUID": detail.node_uid,
+        "nonce": run.nonce,
+        "attempt": attempt.attempt,
+        "challengeID": attempt.challenge_id,
+        "policyID": detail.policy_id,
+        "policySource": detail.policy_source,
+        **(found or _nothing(reason)),
+    }
+    return {
+        "apiVersion": RESULT.api_version,
+        "kind": RESULT.kind,
+        "metadata": {
+            "name": run.result.name,
+            "namespace": run.namespace,
+            "ownerReferences": [run.target.reference],
+        },
+        "spec": {key: value for key, value in spec.items() if value is not None},
+    }
+
+
+def _nothing(reason: Reason | None) -> dict[str, Any]:
+    """Return what is known where nothing was judged: no quote, and why."""
+    assert reason is not None
+    check = {"id": "evidence", "outcome": "unavailable", "actual": str(reason)}
+    return {"verdict": "indeterminate", "checks": [check], "verifierNotes": str(reason)}
+
+
+def _found(result: RunResult) -> dict[str, Any]:
+    checks = [_check(each) for each in result.checks]
+    if result.unavailable is not None:
+        away = result.unavailable
+        checks.append({"id": "device", "outcome": "unavailable", "code": away.code, "actual": away.detail})
+    if result.rejected is not None:
+        checks.append({"id": "evidence", "outcome": "fail", "code": result.rejected})
+    tcb = result.tcb
+    return {
+        "machineID": result.machine_id,
+        "quote": result.quote,
+        "signature": result.signature,
+        "evidence": [
+            {"mediaType": each.media_type, "sha256": each.sha256, "size": each.size}
+            for each in result.evidence
+        ]
+        or None,
+        "measurements": [{"slot": each.slot, "digest": each.digest} for each in result.measurements] or None,
+        "verdict": result.verdict,
+        "checks": checks or None,
+        "tcb": None
+        if tcb is None
+        else _present(
+            status=tcb.status,
+            date=tcb.date,
+            evaluationDataNumber=tcb.evaluation_data_number,
+            advisoryIDs=list(tcb.advisory_ids) or None,
+        ),
+        "attestationResult": result.attestation_result,
+        "verifierNotes": result.notes,
+    }
+
+
+def _check(check: RunCheck) -> dict[str, Any]:
+    return _present(
+        id=check.id,
+        outcome=check.outcome,
+        code=check.code,
+        expected=check.expected,
+        actual=check.actual,
+        source=check.source,
+    )
+
+
+def _present(**members: Any) -> dict[str, Any]:
+    return {key: value for key, value in members.items() if value is not None}
+
+
+def is_same(there: Raw, wanted: Raw) -> bool:
+    """Return whether the Result *there* says what *wanted* says: of this run, this attempt, with this verdict."""
+    members = ("derivedFromRun", "attempt", "challengeID", "verdict", "policyID", "policySource")
+    one, other = there.get("spec") or {}, wanted["spec"]
+    return all(one.get(member) == other.get(member) for member in members)
+
+
+def spec_sha256(there: Raw) -> str:
+    """Return the SHA-256 of a Result's `spec` (RFC 8785), hex: what the seal covers of it."""
+    return hashlib.sha256(canonical_json(there["spec"])).hexdigest()
+
+
+def first_status(there: Raw, *, ttl: timedelta, at: datetime) -> dict[str, Any] | None:
+    """Return the status that a Result is to have; None where somebody of us said it already.
+
+    Trusted is one that is verified under a policy that the namespace has as an object: who may create a run may also
+    write an inline policy that everything satisfies.
+    """
+    if "trusted" in (there.get("status") or {}):
+        return None
+    spec = there["spec"]
+    if spec["verdict"] != "verified" or spec["policySource"] != "ref":
+        return {"trusted": False}
+    until = trusted_until(there, ttl=ttl)
+    return {"trusted": at < until, "trustedUntil": rfc3339(until)}
+
+
+def trusted_until(there: Raw, *, ttl: timedelta) -> datetime:
+    """Return until when a Result may be relied on: as long as its attestation result says, at most while it is kept."""
+    kept = expires_at(there, ttl=ttl)
+    stated = _expiry(there["spec"].get("attestationResult") or "")
+    return kept if stated is None else min(kept, stated)
+
+
+def expires_at(there: Raw, *, ttl: timedelta) -> datetime:
+    """Return until when a Result is kept."""
+    return parse_rfc3339(there["metadata"]["creationTimestamp"]) + ttl
+
+
+def _expiry(token: str) -> datetime | None:
+    """Return the `exp` of a JWT, None where it has none. The service itself handed it to us: nothing is verified."""
+    try:
+        body = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        return datetime.fromtimestamp(int(claims["exp"]), UTC)
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError, binascii.Error):
+        return None
+
+
+def reconcile(there: Raw, *, ttl: timedelta, at: datetime) -> tuple[tuple[Action, ...], float]:
+    """Return what is to be done about a Result by itself, and after how many seconds to look again.
+
+    It goes when its time is over, and is trusted no longer than it said.
+    """
+    target, kept = Target.of(RESULT, there), expires_at(there, ttl=ttl)
+    if at >= kept:
+        return (Delete(target=target),), SOONEST_SECONDS
+    status = there.get("status") or {}
+    if not status.get("trusted") or "trustedUntil" not in status:
+        return (), max(later(at, kept), SOONEST_SECONDS)
+    until = parse_rfc3339(status["trustedUntil"])
+    if at >= until:
+        return (MergeStatus(target=target, status={"trusted": False}),), SOONEST_SECONDS
+    return (), max(later(at, min(until, kept)), SOONEST_SECONDS)

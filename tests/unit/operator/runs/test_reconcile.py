@@ -1,0 +1,532 @@
+"""What a run comes to: each row of the tables of CONFIDENTIAL §2.5 and §3; ends of processes between two actions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from attestation.api.runs import RunResult
+from attestation.clock import rfc3339
+from attestation_operator.errors import ObjectChanged
+from attestation_operator.objects import BUNDLE, NODE, POLICY, RESULT, SECURITY_EVENT, Key
+from attestation_operator.runs.objects import Phase, read_run
+from tests.unit.operator.runs.world import (
+    AT,
+    AWAY,
+    ENFORCED,
+    NAME,
+    NODE_NAME,
+    REPORTED,
+    SPACE,
+    Killed,
+    World,
+    result,
+    unavailable,
+)
+
+STARTED, VERIFIED = "AttestationStarted", "AttestationVerified"
+FAILED, UNDECIDED = "AttestationFailed", "AttestationIndeterminate"
+
+ENDS: dict[str, tuple[RunResult, str, str | None, str, str, str]] = {
+    "verified": (result("verified"), "Succeeded", None, VERIFIED, "Compliance", "info"),
+    "undecided": (result("indeterminate"), "Succeeded", None, UNDECIDED, "Compliance", "medium"),
+    "failed": (result("failed"), "Failed", "VerdictFailed", FAILED, "Detection", "critical"),
+    "rejected": (
+        result("failed", rejected="malformed-evidence"),
+        "Failed",
+        "EvidenceRejected",
+        FAILED,
+        "Detection",
+        "critical",
+    ),
+    "no device": (unavailable(), "Failed", "DeviceUnavailable", FAILED, "Detection", "critical"),
+}
+"""What was judged -> phase, reason, and the event's type, class and severity."""
+
+
+def ended(found: RunResult | None = None, **how: Any) -> World:
+    """Return a world whose run was judged so, or whose agent never came."""
+    world = World(**how)
+    world.through(found)
+    if found is None:
+        world.pass_(121)
+        world.settle()
+    return world
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_phase_event_and_result_follow_what_was_judged(end: str) -> None:
+    """Each row of §3 from Running, and of §2.5."""
+    found, phase, reason, type_, class_, severity = ENDS[end]
+    world = ended(found)
+    assert world.status["phase"] == phase
+    assert world.status["verdict"] == found.verdict
+    assert world.said.get("Failed") == (None if reason is None else ("True", reason))
+    assert world.types == sorted([STARTED, type_])
+    event = world.event(type_)
+    assert (event["spec"]["class"], event["spec"]["severity"]) == (class_, severity)
+    assert world.result["spec"]["verdict"] == found.verdict
+    assert ("quote" in world.result["spec"]) == (end != "no device")
+    assert world.said["EventsEmitted"][0] == world.said["Sealed"][0] == "True"
+    assert event["status"]["phase"] == "Attested"
+
+
+def test_a_run_is_accepted_opened_and_told_before_it_runs() -> None:
+    """§3, the first two rows: startTime and deadline first; the event Started before the phase says Running."""
+    world = World()
+    world.look()
+    assert world.status["phase"] == "Pending"
+    assert world.status["startTime"] == rfc3339(AT)
+    assert world.status["deadline"] == rfc3339(AT + timedelta(minutes=2))
+    assert world.status["attempt"] == 1
+    assert world.service.asked == []
+    world.look()
+    assert world.status["phase"] == "Running"
+    assert world.types == [STARTED]
+    assert world.service.opened is not None
+    assert world.service.opened.policy_source == "ref"
+    assert world.service.opened.policy_name == "prod"
+    assert [kind for _, kind, _ in world.cluster.history] == [
+        "ConfidentialAttestationRun",
+        "SecurityEvent",
+        "SecurityEvent",
+        "ConfidentialAttestationRun",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ({"policyRef": {"name": "absent"}}, "PolicyNotFound"),
+        ({"policy": {"tpm": {"pcrs": {"24": "ab" * 32}}}, "source": "inline"}, "PolicyInvalid"),
+        ({"policy": {}, "source": "inline"}, "PolicyInvalid"),
+        ({"policyRef": {"name": "prod"}, "extra": True}, "PolicyInvalid"),
+        ({"targetNodeName": "absent"}, "NodeNotFound"),
+        ({"targetNodeName": ""}, "NodeNotFound"),
+        ({"timeout": "4s"}, "PolicyInvalid"),
+        ({"timeout": "5m1s"}, "PolicyInvalid"),
+        ({"timeout": "soon"}, "PolicyInvalid"),
+        ({"nonce": "short"}, "PolicyInvalid"),
+        ({"nonce": "n" * 129}, "PolicyInvalid"),
+    ],
+)
+def test_what_cannot_be_asked_fails_at_once_and_is_no_detection(how: dict[str, Any], reason: str) -> None:
+    """§3, first row, the other half; the rules hold also where the API server knows no CEL."""
+    if how.pop("extra", False):
+        world = World()
+        world.run["spec"]["policy"] = dict(ENFORCED)
+    else:
+        world = World(**how)
+    world.settle()
+    assert world.status["phase"] == "Failed"
+    assert world.said == {"Accepted": ("False", reason), "Failed": ("True", reason)}
+    assert world.service.asked == []
+    assert world.cluster.of(SECURITY_EVENT) == world.cluster.of(RESULT) == []
+
+
+def test_the_seeds_example_works_as_written() -> None:
+    """Inline policy, `timeout: 30s`, no nonce."""
+    world = ended(result(source="inline"), source="inline", timeout="30s")
+    assert world.status["phase"] == "Succeeded"
+    assert world.status["deadline"] == rfc3339(AT + timedelta(seconds=30))
+    assert world.event(STARTED)["spec"]["signals"]["nonce.shaPresent"] == "false"
+
+
+def test_without_the_service_a_run_waits_and_ends_with_its_time() -> None:
+    """Pending stays Pending; the deadline ends it, and nothing was ever asked of anybody."""
+    world = World()
+    world.service.away = AWAY
+    world.settle()
+    assert world.status["phase"] == "Pending"
+    world.pass_(119)
+    after = world.look().after
+    assert after is not None
+    assert after <= 1
+    assert world.status["phase"] == "Pending"
+    world.pass_(1)
+    world.settle()
+    assert world.status["phase"] == "Failed"
+    assert world.said["Failed"] == ("True", "DeadlineExceeded")
+    assert world.cluster.of(RESULT) == []
+    world.service.away = None
+    world.settle()
+    assert world.said["Sealed"] == ("False", "NothingToSeal")
+    asked = len(world.service.asked)
+    assert world.look().after is None
+    assert len(world.service.asked) == asked
+
+
+def test_a_lost_service_is_told_once_and_so_is_its_return() -> None:
+    """AttestorUnavailable when it stays away, AttestorRecovered when it is back; a restart of it is neither."""
+    world = World()
+    world.settle()
+    world.service.away = AWAY
+    world.settle()
+    world.pass_(4)
+    world.settle()
+    world.service.away = None
+    world.settle()
+    assert world.types == [STARTED]
+    world.service.away = AWAY
+    world.settle()
+    world.pass_(5)
+    world.settle()
+    world.pass_(5)
+    world.settle()
+    assert world.said["Judged"] == ("Unknown", "ServiceUnavailable")
+    lost = world.event("AttestorUnavailable")
+    assert (lost["spec"]["class"], lost["spec"]["severity"]) == ("Anomaly", "high")
+    world.service.away = None
+    world.service.judge(result())
+    world.settle()
+    back = world.event("AttestorRecovered")
+    assert (back["spec"]["class"], back["spec"]["severity"]) == ("Anomaly", "info")
+    assert world.status["phase"] == "Succeeded"
+    assert len(world.types) == 4
+
+
+def test_a_run_that_ended_while_the_service_was_away_gets_its_result_later() -> None:
+    """The phase stays as it ended, whatever the service says afterwards; so does the verdict."""
+    world = World()
+    world.settle()
+    world.service.away = AWAY
+    world.service.judge(result("verified"))
+    world.pass_(120)
+    world.settle()
+    assert world.status["phase"] == "Failed"
+    assert world.cluster.of(RESULT) == []
+    world.service.away = None
+    world.settle()
+    assert world.said["Failed"] == ("True", "DeadlineExceeded")
+    assert world.result["spec"]["verdict"] == world.status["verdict"] == "indeterminate"
+    assert world.result["status"] == {"trusted": False}
+    assert world.said["Sealed"] == ("True", "Sealed")
+
+
+def test_a_challenge_that_expired_unused_is_followed_by_another() -> None:
+    """Attempt + 1 while there is time; Started is told once for the run."""
+    world = World()
+    world.settle()
+    world.pass_(61)
+    world.service.expire()
+    world.settle()
+    assert world.status["attempt"] == 2
+    assert world.types == [STARTED]
+    world.service.judge(result())
+    world.settle()
+    assert world.result["spec"]["attempt"] == 2
+    assert world.event(VERIFIED)["spec"]["signals"]["run.attempt"] == "2"
+
+
+def test_without_an_agent_a_run_ends_at_its_deadline() -> None:
+    """C11: AgentAbsent, with a Result that says so."""
+    world = World()
+    world.settle()
+    world.pass_(120.5)
+    looked = world.look()
+    assert world.status["phase"] == "Running"
+    assert looked.after is not None
+    assert looked.after <= 0.5
+    world.pass_(0.5)
+    world.settle()
+    assert world.said["Failed"] == ("True", "AgentAbsent")
+    assert world.types == [FAILED, STARTED]
+    assert world.result["spec"]["verdict"] == "indeterminate"
+    assert world.status["completionTime"] == rfc3339(AT + timedelta(seconds=121))
+
+
+def test_what_was_judged_in_time_counts_also_where_nobody_looked() -> None:
+    """A leader that comes back after the deadline finds the verdict."""
+    world = World()
+    world.settle()
+    world.service.judge(result())
+    world.pass_(3600)
+    world.settle()
+    assert world.status["phase"] == "Succeeded"
+
+
+def test_what_was_opened_and_never_noted_is_told_before_it_ends() -> None:
+    """Killed between the answer and its note, and nobody led until the deadline had passed."""
+    world = World()
+    world.look()
+    with pytest.raises(Killed):
+        world.look(kill_before=0)
+    world.service.judge(result())
+    world.pass_(3600)
+    world.settle()
+    assert world.status["phase"] == "Succeeded"
+    assert world.types == [STARTED, VERIFIED]
+
+
+def test_the_challenge_stands_nowhere_while_it_is_open() -> None:
+    """docs/adr/0172: any node's agent may read all runs; so its challenge is shown when the attempt has ended."""
+    world = World()
+    world.settle()
+    assert world.status["phase"] == "Running"
+    assert "challenge" not in world.status
+    world.service.judge(result())
+    world.settle()
+    assert set(world.status["challenge"]) == {"id", "random", "nonce", "expiresAt"}
+
+
+def test_a_run_that_another_opened_with_an_older_policy_is_taken_as_it_was_opened() -> None:
+    """A process ended between the answer and its note, and somebody edited the policy in between."""
+    world = World()
+    world.look()
+    with pytest.raises(Killed):
+        world.look(kill_before=0)
+    policy = world.cluster.objects[Key(kind=POLICY, name="prod", namespace=SPACE)]
+    policy["spec"] = {"tpm": {"pcrs": {"7": "cd" * 32}}}
+    world.settle()
+    assert world.status["phase"] == "Running"
+
+
+@pytest.mark.parametrize("code", ["policy", "node"])
+def test_a_pending_run_whose_policy_or_node_went_fails(code: str) -> None:
+    """It was accepted, so its end is told."""
+    world = World()
+    world.look()
+    key = (
+        Key(kind=POLICY, name="prod", namespace=SPACE) if code == "policy" else Key(kind=NODE, name=NODE_NAME)
+    )
+    del world.cluster.objects[key]
+    world.settle()
+    assert world.said["Failed"] == ("True", "PolicyNotFound" if code == "policy" else "NodeNotFound")
+    assert world.types == [FAILED]
+    assert world.said["Sealed"] == ("False", "NothingToSeal")
+
+
+def test_a_policy_that_the_service_refuses_fails_the_run() -> None:
+    """Its word counts, whatever was found here."""
+    world = World()
+    world.service.refuses_policy = True
+    world.settle()
+    assert world.said["Failed"] == ("True", "PolicyInvalid")
+
+
+# ---------------------------------------------------------------- what a verdict is worth
+
+
+@pytest.mark.parametrize(
+    ("source", "verdict", "trusted"),
+    [("ref", "verified", True), ("ref", "failed", False), ("inline", "verified", False)],
+)
+def test_trusted_is_verified_under_a_policy_of_the_namespace(
+    source: str, verdict: str, trusted: bool
+) -> None:
+    """C8, C14: written through /status, after create has dropped it."""
+    world = ended(result(verdict, source=source), source=source)
+    assert world.result["status"]["trusted"] is trusted
+    assert ("trustedUntil" in world.result["status"]) is trusted
+
+
+def test_without_a_policy_or_in_report_nothing_is_demanded() -> None:
+    """§2.5: undecided is info then, medium where a policy is enforced."""
+    for policy in (None, REPORTED):
+        found = result("indeterminate", source="none" if policy is None else "ref", mode="report")
+        world = ended(found, policy=policy)
+        event = world.event(UNDECIDED)
+        assert event["spec"]["severity"] == "info"
+        assert event["metadata"]["labels"] == {"ugallu.io/type-experimental": "true"}
+
+
+def test_the_seeds_mapping_publishes_what_the_seed_published() -> None:
+    """Undecided as AttestationVerified/info; trust is unaffected."""
+    world = World()
+    world.choose(seed_mapping=True)
+    world.through(result("indeterminate"))
+    event = world.event(VERIFIED)
+    assert event["spec"]["severity"] == "info"
+    assert "labels" not in event["metadata"]
+    assert event["spec"]["signals"]["verdict"] == "indeterminate"
+    assert world.result["status"]["trusted"] is False
+
+
+def test_an_event_says_which_node_run_and_result() -> None:
+    """§2.5: subject, correlation, signals."""
+    world = ended(result())
+    spec = world.event(VERIFIED)["spec"]
+    assert spec["subject"]["kind"] == "Node"
+    assert spec["subject"]["uid"] == world.node["metadata"]["uid"]
+    assert spec["subject"]["node"] == {"roles": ["worker"]}
+    assert spec["correlationID"] == world.run["metadata"]["uid"]
+    assert set(spec["signals"]) == {
+        "run.namespace", "run.name", "run.uid", "run.attempt", "node.name", "backend", "nonce.shaPresent",
+        "verdict", "policy.id", "result.name", "result.sha256",
+    }  # fmt: skip
+    assert spec["signals"]["result.name"] == f"{NAME}-result"
+    assert all(isinstance(value, str) for value in spec["signals"].values())
+
+
+def test_another_fact_under_our_name_is_no_success() -> None:
+    """An event that is there counts as told only if its signals are the same."""
+    world = World()
+    world.settle()
+    forged = world.chosen.teller.name(read_run(world.run), 1, VERIFIED)
+    world.cluster.put(
+        SECURITY_EVENT,
+        {"metadata": {"name": forged}, "spec": {"type": VERIFIED, "signals": {"verdict": "verified"}}},
+    )
+    world.service.judge(result())
+    world.settle()
+    assert world.said["EventsEmitted"] == ("False", "EventDiffers")
+    assert world.warnings
+    assert "Sealed" not in world.said
+
+
+# ---------------------------------------------------------------- ends between two actions
+
+
+def test_a_process_may_end_before_any_action() -> None:
+    """C12: actions cut at every index, and looked at again: one Result, one event of each type, one bundle."""
+    for end, (found, phase, _, type_, _, _) in ENDS.items():
+        whole = World()
+        looks = _looks(whole, found)
+        for look, count in enumerate(looks):
+            for cut in range(count):
+                world = World()
+                _looks(world, found, kill=(look, cut))
+                world.settle()
+                if world.service.attempts[-1].state == "open":
+                    world.service.judge(found)
+                    world.settle()
+                assert world.status["phase"] == phase, (end, look, cut)
+                assert world.types == sorted([STARTED, type_]), (end, look, cut)
+                assert len(world.cluster.of(RESULT)) == 1
+                assert len(world.cluster.of(BUNDLE)) == 1
+                assert world.result["status"]["trusted"] is (end == "verified")
+                assert world.said["Sealed"] == ("True", "Sealed")
+                assert world.cluster.of(BUNDLE)[0]["status"]["phase"] == "Sealed"
+                assert {each["status"]["phase"] for each in world.cluster.of(SECURITY_EVENT)} == {
+                    "Active",
+                    "Attested",
+                }
+
+
+def _looks(world: World, found: RunResult, kill: tuple[int, int] | None = None) -> list[int]:
+    """Take a run to its end; return how many actions each look did; end one look early where *kill* says."""
+    counts: list[int] = []
+    for number in range(30):
+        before = world.actions
+        if kill is not None and kill[0] == number:
+            with pytest.raises(Killed):
+                world.look(kill_before=kill[1])
+            return counts
+        world.look()
+        counts.append(world.actions - before)
+        if world.status.get("phase") == Phase.RUNNING and world.service.attempts[-1].state == "open":
+            world.service.judge(found)
+        elif counts[-1] == 0:
+            return counts
+    raise AssertionError("it does not end")
+
+
+def test_two_that_lead_at_once_make_one_of_each() -> None:
+    """C12: each look of one is overtaken by a look of the other, which saw the same."""
+    for found, phase, _, type_, _, _ in ENDS.values():
+        world = World()
+        for _ in range(30):
+            seen = dict(world.cluster.objects)
+            try:
+                world.look()
+                world.look()
+            except ObjectChanged:
+                pass
+            if world.status.get("phase") == Phase.RUNNING and world.service.attempts[-1].state == "open":
+                world.service.judge(found)
+            if seen == world.cluster.objects:
+                break
+        world.settle()
+        assert world.status["phase"] == phase
+        assert world.types == sorted([STARTED, type_])
+
+
+def test_a_result_of_another_run_of_the_name_goes_first() -> None:
+    """§3: other uid → deleted with its UID, then created."""
+    world = World()
+    world.settle()
+    old = world.cluster.put(
+        RESULT,
+        {
+            "metadata": {"name": f"{NAME}-result", "namespace": SPACE},
+            "spec": {"derivedFromRun": {"name": NAME, "uid": "another"}, "attempt": 1, "verdict": "verified"},
+        },
+    )
+    world.service.judge(result("failed"))
+    world.settle()
+    assert world.result["metadata"]["uid"] != old["metadata"]["uid"]
+    assert world.result["spec"]["derivedFromRun"]["uid"] == world.run["metadata"]["uid"]
+    assert world.result["spec"]["verdict"] == "failed"
+
+
+def test_a_result_that_the_service_does_not_bear_out_is_replaced() -> None:
+    """Of this run, and made up: the service says what was found."""
+    world = World()
+    world.settle()
+    world.cluster.put(
+        RESULT,
+        {
+            "metadata": {"name": f"{NAME}-result", "namespace": SPACE},
+            "spec": {
+                "derivedFromRun": {"name": NAME, "uid": world.run["metadata"]["uid"]},
+                "attempt": 1,
+                "verdict": "verified",
+            },
+        },
+    )
+    world.service.judge(result("failed"))
+    world.settle()
+    assert world.result["spec"]["verdict"] == "failed"
+
+
+def test_a_seal_is_asked_for_until_it_is_whole() -> None:
+    """§2.6: the bundle says how far it is; the event is Attested at the end and not before."""
+    world = World()
+    world.service.seals_after = 2
+    world.settle()
+    world.service.judge(result())
+    for _ in range(4):
+        world.look()
+    [bundle] = world.cluster.of(BUNDLE)
+    assert bundle["status"]["phase"] == "Signed"
+    assert world.event(VERIFIED)["status"]["phase"] == "Active"
+    assert "Sealed" not in world.said
+    world.settle()
+    world.settle()
+    [bundle] = world.cluster.of(BUNDLE)
+    assert bundle["status"]["phase"] == "Sealed"
+    assert {each["type"]: each["status"] for each in bundle["status"]["conditions"]} == {
+        "Signed": "True",
+        "Logged": "True",
+        "Archived": "True",
+    }
+    event = world.event(VERIFIED)
+    assert event["status"]["attestationDigest"] == bundle["status"]["statementDigest"]
+    assert event["status"]["attestationBundleRef"]["name"] == bundle["metadata"]["name"]
+    assert bundle["metadata"]["name"] == event["metadata"]["name"].replace("se-", "ab-")
+
+
+def test_a_result_that_has_gone_ends_the_wait_for_its_seal() -> None:
+    """It was kept for its time; it is not written again."""
+    world = World()
+    world.service.seals_after = 100
+    world.settle()
+    world.service.judge(result())
+    for _ in range(4):
+        world.look()
+    del world.cluster.objects[Key(kind=RESULT, name=f"{NAME}-result", namespace=SPACE)]
+    world.settle()
+    assert world.said["Sealed"] == ("False", "ResultGone")
+    assert world.cluster.of(RESULT) == []
+
+
+def test_a_complete_run_costs_nothing() -> None:
+    """A thousand of them are looked at every ten minutes: no object is read, and nobody is asked."""
+    world = ended(result())
+    reads, asked = world.cluster.reads, len(world.service.asked)
+    looked = world.look()
+    assert looked.actions == ()
+    assert looked.after is None
+    assert (world.cluster.reads, len(world.service.asked)) == (reads + 1, asked)

@@ -1,0 +1,90 @@
+"""Results by themselves: kept for their time, trusted for theirs."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import timedelta
+from typing import Any
+
+from attestation.clock import parse_rfc3339
+from attestation_operator.actions import Delete, MergeStatus
+from attestation_operator.runs.objects import result_name
+from attestation_operator.runs.results import reconcile
+from tests.unit.operator.doubles import target
+from tests.unit.operator.runs.world import AT, World, result
+
+TTL = timedelta(hours=168)
+
+
+def token(**claims: Any) -> str:
+    """Return a JWT that nobody signed."""
+    body = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+    return f"e30.{body}.c2ln"
+
+
+def verified(ear: str | None = None) -> World:
+    """Return a world with a Result that is trusted."""
+    world = World()
+    world.through(result("verified", attestation_result=ear))
+    assert world.result["status"]["trusted"] is True
+    return world
+
+
+def until(world: World) -> float:
+    """Return for how many seconds it is trusted."""
+    end = parse_rfc3339(world.result["status"]["trustedUntil"])
+    return (end - AT).total_seconds()
+
+
+def test_a_result_is_trusted_as_long_as_its_token_says_and_no_longer_than_it_is_kept() -> None:
+    """status.trustedUntil: `exp` of the EAR."""
+    soon, late = int(AT.timestamp()) + 600, int(AT.timestamp()) + 1_000_000
+    assert until(verified(token(exp=soon))) == 600
+    for ear in (None, token(exp=late), token(), token(exp="x"), "e30", "a.%%.b"):
+        assert until(verified(ear)) == TTL.total_seconds()
+
+
+def test_trust_ends_when_it_said_so() -> None:
+    """C8: cleared when trustedUntil passes, once."""
+    world = verified(token(exp=int(AT.timestamp()) + 600))
+    actions, after = reconcile(world.result, ttl=TTL, at=AT + timedelta(seconds=599))
+    assert actions == ()
+    assert after == 1
+    [cleared], _ = reconcile(world.result, ttl=TTL, at=AT + timedelta(seconds=600))
+    assert isinstance(cleared, MergeStatus)
+    assert cleared.status == {"trusted": False}
+    world.cluster.apply([cleared])
+    actions, after = reconcile(world.result, ttl=TTL, at=AT + timedelta(seconds=600))
+    assert actions == ()
+    assert after == TTL.total_seconds() - 600
+
+
+def test_one_that_came_too_late_is_never_trusted() -> None:
+    """Its token had expired before it was written."""
+    world = World()
+    world.settle()
+    world.service.judge(result("verified", attestation_result=token(exp=int(AT.timestamp()) + 10)))
+    world.pass_(30)
+    world.settle()
+    assert world.result["status"]["trusted"] is False
+
+
+def test_a_result_goes_when_its_time_is_over() -> None:
+    """`--result-ttl`, counted from its creation; as it is then."""
+    world = verified()
+    assert reconcile(world.result, ttl=TTL, at=AT + TTL - timedelta(seconds=1))[0] == ()
+    [gone], _ = reconcile(world.result, ttl=TTL, at=AT + TTL)
+    assert isinstance(gone, Delete)
+    assert gone.target.uid == world.result["metadata"]["uid"]
+    world.cluster.apply([gone])
+    world.settle()
+    assert world.said["Sealed"][0] == "True"
+
+
+def test_a_name_that_is_too_long_is_cut_and_stays_a_name_of_its_own() -> None:
+    """253 characters are what an API server takes."""
+    assert result_name(target(name="run")) == "run-result"
+    names = {result_name(target(name="r" * 253, uid=uid)) for uid in ("one", "two")}
+    assert len(names) == 2
+    assert all(len(name) == 253 and name.endswith("-result") for name in names)
