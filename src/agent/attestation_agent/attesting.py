@@ -10,7 +10,6 @@ from attestation.api import (
     AttestResponse,
     QuoteChallenge,
 )
-from attestation.device import Quote
 from attestation.device.gpu_tool import gpu_evidence
 from attestation.errors import (
     AKNotActivated,
@@ -117,7 +116,7 @@ class Attesting(Introducing):
         return {
             "pcr_quote": b64encode(quote.attest),
             "pcr_signature": b64encode(quote.signature),
-            "pcr_values": pcr_values_on_wire(quote),
+            "pcr_values": quote.values_on_wire(),
             "event_log": self._logs.boot(required=challenge.event_log == "required"),
             "evidence": [
                 *self._key_certification(challenge, nonce),
@@ -188,11 +187,3 @@ class Attesting(Introducing):
             return []
         value = {"certify_info": b64encode(made.certify_info), "signature": b64encode(made.signature)}
         return [{"media_type": ek_key_attestation.MEDIA_TYPE, "value": value}]
-
-
-def pcr_values_on_wire(quote: Quote) -> dict[str, dict[str, str]]:
-    """Return the PCR values of *quote* as §4 wants them: bank -> index in decimal -> hex."""
-    return {
-        bank: {str(index): digest.hex() for index, digest in values.items()}
-        for bank, values in quote.pcr_values.items()
-    }

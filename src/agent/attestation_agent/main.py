@@ -380,11 +380,11 @@ def _selection(text: str) -> Any:
 
 def _open(values: Mapping[str, Any]) -> Any:
     """Return the `NodeTPM` that *values* name, a context manager."""
-    from attestation.device import EK_PREFERENCE, EK_STRONG, AKType, NodeTPM
+    from attestation.device import AK_WORDS, EK_PREFERENCE, EK_STRONG, NodeTPM
 
     return NodeTPM.open(
         values["tpm"],
-        ak={"ecc": AKType.ECC_P256, "ecc-p384": AKType.ECC_P384, "rsa": AKType.RSA_2048}[values["ak"]],
+        ak=AK_WORDS[values["ak"]],
         ek_templates=EK_STRONG if values["ek"] == "strong" else EK_PREFERENCE,
     )
 

@@ -12,7 +12,6 @@ from attestation.errors import AttestationError
 from attestation.evidence import ek_certificate
 from attestation.tpm import PCRSelection, Public, parse_public
 from attestation.wire import b64encode
-from attestation_agent.attesting import pcr_values_on_wire
 
 
 def identity_facts(identity: Identity, ak_public: bytes, at: datetime) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def quote_json(quote: Quote, nonce: bytes, selection: PCRSelection, ak_public: b
             "ak_public": b64encode(ak_public),
             "pcr_quote": b64encode(quote.attest),
             "pcr_signature": b64encode(quote.signature),
-            "pcr_values": pcr_values_on_wire(quote),
+            "pcr_values": quote.values_on_wire(),
         },
         indent=2,
     )

@@ -83,7 +83,7 @@ Messages say what was expected and what was found; never a secret, a token or a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 
 class AttestationError(Exception):
@@ -926,25 +926,37 @@ class PINRejected(KeyUnusable):
     code = "pin-rejected"
 
 
+DEVICE_FAULTS: Final = frozenset({"absent", "denied", "busy", "no-provider", "malformed", "failed"})
+"""Why a device says nothing, in one word; `device-` before it is what a run is told (CONFIDENTIAL.md §5, C13)."""
+
+
 class DeviceError(AttestationError):
-    """The TPM could not be reached, or answered what no TPM may answer."""
+    """The TPM could not be reached, or answered what no TPM may answer.
+
+    Args:
+        message: What was asked, and what came.
+        fault: One of `DEVICE_FAULTS`; `attestation.device.faults` says which errno is which.
+    """
 
     code = "device-error"
+
+    def __init__(self, message: str, *, fault: str = "failed") -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class TEEDeviceError(DeviceError):
     """Confidential hardware could not be asked, or answered what it may not answer (CONFIDENTIAL.md §6).
 
     Args:
-        fault: `absent`, `denied`, `busy`, `no-provider` or `malformed`.
+        fault: One of `DEVICE_FAULTS`.
         message: What was asked, and what came.
     """
 
     code = "tee-device-error"
 
     def __init__(self, fault: str, message: str) -> None:
-        super().__init__(f"device-{fault}: {message}")
-        self.fault = fault
+        super().__init__(f"device-{fault}: {message}", fault=fault)
 
 
 class TPMResponseError(DeviceError):
@@ -954,11 +966,12 @@ class TPMResponseError(DeviceError):
         command: Name of the command, e.g. `TPM2_Quote`.
         response_code: The u32 responseCode (TPM 2.0 Part 2, 6.6).
         text: The code in words.
+        fault: As of `DeviceError`.
     """
 
     code = "tpm-response-error"
 
-    def __init__(self, command: str, response_code: int, text: str) -> None:
-        super().__init__(f"{command}: {text} (0x{response_code:03x})")
+    def __init__(self, command: str, response_code: int, text: str, *, fault: str = "failed") -> None:
+        super().__init__(f"{command}: {text} (0x{response_code:03x})", fault=fault)
         self.command = command
         self.response_code = response_code

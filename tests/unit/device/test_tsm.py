@@ -83,7 +83,7 @@ def test_the_floor_is_kept() -> None:
         ("read", "outblob", errno.ETIMEDOUT, "busy"),
         ("read", "outblob", errno.EINVAL, "malformed"),
         ("read", "outblob", errno.EFBIG, "malformed"),
-        ("read", "outblob", errno.EIO, "malformed"),
+        ("read", "outblob", errno.EIO, "failed"),
         ("write", "inblob", errno.EACCES, "denied"),
         ("read", "generation", errno.ENOENT, "absent"),
     ],

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation.client import NodeClient, Retries
 from attestation.clock import Clock, SystemClock
-from attestation.device import EK_PREFERENCE, EK_STRONG, TPM, AKType, NodeTPM
+from attestation.device import AK_WORDS, EK_PREFERENCE, EK_STRONG, TPM, AKType, NodeTPM
 from attestation.device.nv import is_written, read_nv, remove_nv, write_nv_file
 from attestation.errors import AttestationError, DeviceError
 from attestation.tpm import parse_public
@@ -48,7 +48,6 @@ MAX_NV_BYTES: Final = 2048
 RETRY_AFTER: Final = timedelta(minutes=5)
 _MAX_AK_TEMPLATE_BYTES: Final = 1024
 _MAX_AK_CERTIFICATE_BYTES: Final = 8 << 10
-_AK: Final = {"ecc": AKType.ECC_P256, "ecc-p384": AKType.ECC_P384, "rsa": AKType.RSA_2048}
 
 
 def main(flags: Mapping[str, Any]) -> int:
@@ -312,7 +311,7 @@ class Node:
     @contextlib.contextmanager
     def _tpm(self) -> Iterator[NodeTPM]:
         shared, settings = self._chosen.shared, self._settings
-        ak: AKType | bytes = _AK[shared["ak"]]
+        ak: AKType | bytes = AK_WORDS[shared["ak"]]
         if settings.ak_template_index is not None:
             ak = self._nv(settings.ak_template_index, _MAX_AK_TEMPLATE_BYTES)
         templates = EK_STRONG if shared["ek"] == "strong" else EK_PREFERENCE

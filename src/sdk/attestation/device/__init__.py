@@ -4,6 +4,7 @@ from attestation.device.certified_aks import CertifiedAK
 from attestation.device.client import TPM, LiveSession
 from attestation.device.keys import KeyType
 from attestation.device.node import (
+    AK_WORDS,
     EK_PREFERENCE,
     EK_STRONG,
     AKType,
@@ -19,6 +20,7 @@ from attestation.device.transport import Transport, open_transport
 from attestation.tpm.key_file import TPMKey
 
 __all__ = [
+    "AK_WORDS",
     "EK_PREFERENCE",
     "EK_STRONG",
     "TEE",

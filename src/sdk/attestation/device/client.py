@@ -139,7 +139,7 @@ class TPM:
         try:
             finished = exchange.finish(response)
         except MalformedEvidence as e:
-            raise DeviceError(f"TPM answered what no TPM may answer: {e}") from e
+            raise DeviceError(f"TPM answered what no TPM may answer: {e}", fault="malformed") from e
         for authorisation, session in zip(authorisations, finished.sessions, strict=True):
             if isinstance(authorisation, LiveUse):
                 authorisation.live.advance(session)

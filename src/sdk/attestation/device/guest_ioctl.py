@@ -7,7 +7,6 @@ is no evidence by itself: it is MACed for the processor alone.
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import os
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from attestation.device.faults import fault_of
 from attestation.device.tsm import MAX_BLOB_BYTES, REPORT_DATA_BYTES, TsmQuote
 from attestation.errors import TEEDeviceError
 
@@ -37,19 +37,6 @@ _TOO_SMALL, _BUSY = 1, 2
 
 Ioctl = Callable[[int, int, ctypes.Array[ctypes.c_char]], int]
 """File descriptor, request and argument; the argument is changed in place, OSError where it fails."""
-
-_FAULTS: Final = {
-    errno.ENOENT: "absent",
-    errno.ENODEV: "no-provider",
-    errno.ENXIO: "no-provider",
-    errno.ENOTTY: "no-provider",
-    errno.EACCES: "denied",
-    errno.EPERM: "denied",
-    errno.EBUSY: "busy",
-    errno.EAGAIN: "busy",
-    errno.EINTR: "busy",
-    errno.ETIMEDOUT: "busy",
-}
 
 
 def _kernel(descriptor: int, request: int, argument: ctypes.Array[ctypes.c_char]) -> int:
@@ -97,7 +84,25 @@ class GuestDevice:
                 raise _fault(path, e) from e
             finally:
                 os.close(descriptor)
-        raise TEEDeviceError("absent", f"neither {self._sev_guest} nor {self._tdx_guests[0]} is there")
+        raise self._absent()
+
+    def provider(self) -> str:
+        """Return which hardware is there, as `TsmQuote.provider`; nothing is asked of it.
+
+        Raises:
+            TEEDeviceError: There is none.
+        """
+        for path, name in (
+            (self._sev_guest, "sev_guest"),
+            *((each, "tdx_guest") for each in self._tdx_guests),
+        ):
+            if path.exists():
+                return name
+        raise self._absent()
+
+    def _absent(self) -> TEEDeviceError:
+        names = [str(each) for each in (self._sev_guest, *self._tdx_guests[:1])]
+        return TEEDeviceError("absent", f"no {' or '.join(names)} is there")
 
     def _snp(self, descriptor: int, report_data: bytes) -> TsmQuote:
         """Ask for an extended report: report, and the certificates that the host has; fewer is no fault."""
@@ -169,7 +174,7 @@ def _argument(
 
 
 def _fault(path: Path, error: OSError) -> TEEDeviceError:
-    return TEEDeviceError(_FAULTS.get(error.errno or 0, "malformed"), f"{path}: {error.strerror or error}")
+    return TEEDeviceError(fault_of(error), f"{path}: {error.strerror or error}")
 
 
 def first_that_answers(*ways: Callable[[bytes], TsmQuote]) -> Callable[[bytes], TsmQuote]:

@@ -226,7 +226,7 @@ def sign_digest(
     try:
         return parse_signature(signed)
     except MalformedEvidence as e:
-        raise DeviceError(f"TPM answered what no TPM may answer: {e}") from e
+        raise DeviceError(f"TPM answered what no TPM may answer: {e}", fault="malformed") from e
 
 
 def plain_signature(signature: Signature) -> bytes:

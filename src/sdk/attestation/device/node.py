@@ -109,6 +109,11 @@ AK_TEMPLATES: Final[Mapping[AKType, bytes]] = MappingProxyType(
 )
 """TPMT_PUBLIC for TPM2_CreatePrimary under the endorsement hierarchy, by kind of AK."""
 
+AK_WORDS: Final[Mapping[str, AKType]] = MappingProxyType(
+    {"ecc": AKType.ECC_P256, "ecc-p384": AKType.ECC_P384, "rsa": AKType.RSA_2048}
+)
+"""What settings call a kind of AK. All that use one TPM say the same, or the service knows another key (ADR 11)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
@@ -163,6 +168,13 @@ class Quote:
     attest: bytes
     signature: bytes
     pcr_values: dict[str, dict[int, bytes]]
+
+    def values_on_wire(self) -> dict[str, dict[str, str]]:
+        """Return the values as PROTOCOL §4 wants them: bank -> index in decimal -> hex."""
+        return {
+            bank: {str(index): digest.hex() for index, digest in values.items()}
+            for bank, values in self.pcr_values.items()
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,7 +432,7 @@ class NodeTPM:
                 return Quote(
                     attest=signed.attest, signature=signed.signature, pcr_values=_by_bank_name(values)
                 )
-        raise DeviceError(f"PCRs changed during each of {PCR_TRIES} quotes")
+        raise DeviceError(f"PCRs changed during each of {PCR_TRIES} quotes", fault="busy")
 
     # Keys of the node
 
@@ -666,9 +678,9 @@ def _quoted_digest(attest: bytes) -> bytes:
     try:
         attested = parse_attest(attest).attested
     except MalformedEvidence as e:
-        raise DeviceError(f"TPM answered what no TPM may answer: {e}") from e
+        raise DeviceError(f"TPM answered what no TPM may answer: {e}", fault="malformed") from e
     if not isinstance(attested, QuoteInfo):
-        raise DeviceError("TPM2_Quote returned another kind of statement")
+        raise DeviceError("TPM2_Quote returned another kind of statement", fault="malformed")
     return attested.pcr_digest
 
 

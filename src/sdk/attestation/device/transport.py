@@ -15,6 +15,7 @@ import time
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from attestation.device.faults import fault_of
 from attestation.errors import DeviceError
 from attestation.tpm.commands import HEADER_BYTES, MAX_COMMAND_BYTES, MAX_RESPONSE_BYTES
 
@@ -83,6 +84,7 @@ class _StreamTransport:
         self._fd = fd
         self._name = name
         self._broken = ""
+        self._fault = "failed"
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
 
@@ -90,16 +92,16 @@ class _StreamTransport:
         if self._fd < 0:
             raise DeviceError(f"TPM {self._name} is closed")
         if self._broken:
-            raise DeviceError(f"TPM {self._name} failed before: {self._broken}")
+            raise DeviceError(f"TPM {self._name} failed before: {self._broken}", fault=self._fault)
         if len(command) > MAX_COMMAND_BYTES:
             raise DeviceError(f"command of {len(command)} bytes, at most {MAX_COMMAND_BYTES} allowed")
         try:
             return self._exchange(command, time.monotonic() + timeout_seconds)
         except OSError as e:
-            self._broken = e.strerror or str(e)
-            raise DeviceError(f"TPM {self._name}: {self._broken}") from e
+            self._broken, self._fault = e.strerror or str(e), fault_of(e)
+            raise DeviceError(f"TPM {self._name}: {self._broken}", fault=self._fault) from e
         except DeviceError as e:
-            self._broken = str(e)
+            self._broken, self._fault = str(e), e.fault
             raise
 
     def _exchange(self, command: bytes, deadline: float) -> bytes:
@@ -116,16 +118,18 @@ class _StreamTransport:
             if len(response) >= HEADER_BYTES:
                 size = int.from_bytes(response[2:6])
                 if not HEADER_BYTES <= size <= MAX_RESPONSE_BYTES:
-                    raise DeviceError(f"TPM {self._name}: response says {size} bytes")
+                    raise DeviceError(f"TPM {self._name}: response says {size} bytes", fault="malformed")
         if len(response) != size:
-            raise DeviceError(f"TPM {self._name}: response of {len(response)} bytes says {size}")
+            raise DeviceError(
+                f"TPM {self._name}: response of {len(response)} bytes says {size}", fault="malformed"
+            )
         return response
 
     def _wait(self, event: int, deadline: float) -> None:
         self._poll.modify(self._fd, event)
         left = deadline - time.monotonic()
         if left <= 0 or not self._poll.poll(left * 1000):
-            raise DeviceError(f"TPM {self._name}: {self.silence}")
+            raise DeviceError(f"TPM {self._name}: {self.silence}", fault="busy")
 
     def _write(self, data: bytes, deadline: float) -> None:
         raise NotImplementedError
@@ -157,7 +161,9 @@ class DeviceTransport(_StreamTransport):
             # O_NONBLOCK: the kernel (5.0 and later) then works in the background, so that poll() can time out.
             fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as e:
-            raise DeviceError(f"TPM {path}: {e.strerror}{_MEANINGS.get(e.errno or 0, '')}") from e
+            raise DeviceError(
+                f"TPM {path}: {e.strerror}{_MEANINGS.get(e.errno or 0, '')}", fault=fault_of(e)
+            ) from e
         super().__init__(fd, path)
 
     def _write(self, data: bytes, deadline: float) -> None:  # noqa: ARG002 -- the driver takes all or nothing
@@ -194,10 +200,10 @@ class SocketTransport(_StreamTransport):
             _connect(connection, path)
         except BlockingIOError as e:
             connection.close()
-            raise DeviceError(f"TPM {path}: too many wait for it; {_ONE_AT_A_TIME}") from e
+            raise DeviceError(f"TPM {path}: too many wait for it; {_ONE_AT_A_TIME}", fault=fault_of(e)) from e
         except OSError as e:
             connection.close()
-            raise DeviceError(f"TPM {path}: {e.strerror or e}") from e
+            raise DeviceError(f"TPM {path}: {e.strerror or e}", fault=fault_of(e)) from e
         return cls(connection, path)
 
     @classmethod
@@ -206,7 +212,7 @@ class SocketTransport(_StreamTransport):
         try:
             connection = socket.create_connection((host, port), CONNECT_TIMEOUT_SECONDS)
         except OSError as e:
-            raise DeviceError(f"TPM {host}:{port}: {e.strerror or e}") from e
+            raise DeviceError(f"TPM {host}:{port}: {e.strerror or e}", fault=fault_of(e)) from e
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return cls(connection, f"{host}:{port}")

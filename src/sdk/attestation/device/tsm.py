@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from attestation.device.faults import AGAIN, fault_of
 from attestation.errors import TEEDeviceError
 
 ROOT: Final = Path("/sys/kernel/config/tsm/report")
@@ -24,16 +25,6 @@ MAX_BLOB_BYTES: Final = 32 << 10
 REPORT_DATA_BYTES: Final = 64
 ATTEMPTS: Final = 5
 _MAX_TEXT_BYTES: Final = 64
-_AGAIN: Final = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR, errno.EWOULDBLOCK})
-_FAULTS: Final = {
-    errno.ENXIO: "no-provider",
-    errno.ENODEV: "no-provider",
-    errno.EACCES: "denied",
-    errno.EPERM: "denied",
-    errno.EROFS: "denied",
-    **dict.fromkeys(_AGAIN, "busy"),
-    errno.ETIMEDOUT: "busy",
-}
 
 
 class Files(Protocol):
@@ -130,12 +121,29 @@ class TsmReport:
                 found = self._attempt(report_data)
             except OSError as e:
                 failed = self._fault(e)
-                if e.errno not in _AGAIN:
+                if e.errno not in AGAIN:
                     break
             else:
                 if found is not None:
                     return found
         raise failed
+
+    def provider(self) -> str:
+        """Return which hardware is there, as `TsmQuote.provider`, without a report.
+
+        Raises:
+            TEEDeviceError: There is none, or it may not be asked.
+        """
+        entry = self._root / f"itl-{secrets.token_hex(8)}"
+        try:
+            self._files.make(entry)
+            try:
+                return self._text(entry / "provider")
+            finally:
+                with contextlib.suppress(OSError):
+                    self._files.remove(entry)
+        except OSError as e:
+            raise self._fault(e) from e
 
     def _attempt(self, report_data: bytes) -> TsmQuote | None:
         """Return one report; None where somebody wrote meanwhile."""
@@ -191,6 +199,4 @@ class TsmReport:
             return None
 
     def _fault(self, error: OSError) -> TEEDeviceError:
-        absent = isinstance(error, FileNotFoundError)
-        fault = "absent" if absent else _FAULTS.get(error.errno or 0, "malformed")
-        return TEEDeviceError(fault, f"{self._root}: {error.strerror or error}")
+        return TEEDeviceError(fault_of(error), f"{self._root}: {error.strerror or error}")

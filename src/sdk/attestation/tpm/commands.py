@@ -241,7 +241,9 @@ def parse_response(command: Command[T], data: bytes, authorisations: int = 0) ->
         raise MalformedEvidence(f"{what}: says {size} bytes, has {len(data)}")
     if code != response_codes.SUCCESS:
         reader.end()
-        raise TPMResponseError(command.code.title, code, response_codes.describe(code))
+        # One that begins no command however often it is sent is busy.
+        fault = "busy" if code in response_codes.RESUBMIT else "failed"
+        raise TPMResponseError(command.code.title, code, response_codes.describe(code), fault=fault)
     if tag != (SESSIONS if authorisations else NO_SESSIONS):
         raise MalformedEvidence(f"{what}: tag 0x{tag:04x} with {authorisations} authorisations")
     handle = reader.u32() if command.makes_handle else 0
