@@ -68,6 +68,11 @@ COMMANDS: Final[Mapping[str, Command]] = CONTROLLERS | {
         settings="attestation_operator.runs.webhook:WebhookSettings",
         run="attestation_operator.runs.webhook:run",
     ),
+    "agent": Command(
+        words="collect, on one node, what its hardware says for attestation runs",
+        settings="attestation_operator.runs.agent_settings:AgentSettings",
+        run="attestation_operator.runs.agent_program:run",
+    ),
 }
 
 

@@ -133,19 +133,7 @@ class HTTPService:
             return e.code
 
     def _token(self) -> str:
-        """Return the token as it is now.
-
-        Raises:
-            TokenMissing: It cannot be read, or is no token.
-        """
-        try:
-            with self._token_file.open("rb") as file:
-                token = file.read(MAX_TOKEN_BYTES + 1).strip().decode("ascii")
-            if len(token) <= MAX_TOKEN_BYTES and bearer(token):
-                return token
-        except (OSError, UnicodeDecodeError, RequestInvalid) as e:
-            raise TokenMissing(f"{self._token_file}: {type(e).__name__}") from e
-        raise TokenMissing(f"{self._token_file}: longer than a token")
+        return read_token(self._token_file)
 
     async def _ask(self, operation: str, ask: Callable[[], T]) -> T:
         try:
@@ -173,3 +161,19 @@ class HTTPService:
 def _is_away(error: APIError) -> bool:
     """True where nothing was decided: the service could not, or somebody before it answered, as `404` without it."""
     return error.status in _NOT_DECIDED or (error.status == 404 and error.code == "http-404")
+
+
+def read_token(file: Path) -> str:
+    """Return the token of our ServiceAccount as it is now.
+
+    Raises:
+        TokenMissing: It cannot be read, or is no token.
+    """
+    try:
+        with file.open("rb") as opened:
+            token = opened.read(MAX_TOKEN_BYTES + 1).strip().decode("ascii")
+        if len(token) <= MAX_TOKEN_BYTES and bearer(token):
+            return token
+    except (OSError, UnicodeDecodeError, RequestInvalid) as e:
+        raise TokenMissing(f"{file}: {type(e).__name__}") from e
+    raise TokenMissing(f"{file}: longer than a token")

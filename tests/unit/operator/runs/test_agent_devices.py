@@ -1,0 +1,333 @@
+"""What is collected for a challenge, by backend, and what each missing or unreadable device is called (C13)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attestation.api.runs import DeviceUnavailable, RunChallenge
+from attestation.device import AKType
+from attestation.device.guest_ioctl import GuestDevice
+from attestation.device.tsm import TsmReport
+from attestation.errors import DeviceError
+from attestation.evidence import tpm_quote
+from attestation.report_data import report_data
+from attestation.tpm import PCRSelection
+from attestation.wire import b64decode
+from attestation_operator.runs.agent_devices import (
+    MAX_LOG_BYTES,
+    TPM_TRIES,
+    ChallengeRefused,
+    Devices,
+    Places,
+    nonce_of,
+)
+from attestation_testing.software_tpm import SoftwareTPM
+from attestation_testing.tee.amd import Pki, Processor
+from attestation_testing.tee.intel import Platform, td_report
+from attestation_testing.tee.tsm import FakeTsm
+from tests.unit.operator.doubles import Log
+from tests.unit.operator.runs.agent_world import NODE, challenge
+
+ROOT = Path("/sys/kernel/config/tsm/report")
+PROCESSOR, PLATFORM = Processor(pki=Pki()), Platform()
+SNP = lambda data: (PROCESSOR.report(data), PROCESSOR.cert_table())  # noqa: E731
+TDX = lambda data: (PLATFORM.quote(td_report(data)), b"")  # noqa: E731
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """A node without any device."""
+    absent = tmp_path / "absent"
+    return Places(
+        tpms=(str(absent),),
+        ak=AKType.ECC_P256,
+        event_log=absent,
+        sev_guest=absent,
+        tdx_guests=(absent,),
+        tsm=ROOT,
+        ccel=tmp_path / "tables" / "CCEL",
+    )
+
+
+def of(places: Places, files: FakeTsm | None = None, log: Log | None = None, **how: Any) -> Devices:
+    """Return the devices at *places*, with configfs-tsm as *files* have it."""
+    absent = FakeTsm(root=ROOT, provider="", says=SNP, errno_of={("make", ""): errno.ENOENT})
+    how.setdefault("tsm", TsmReport(ROOT, files or absent, pause=lambda _: None))
+    return Devices(places, warn=(log or Log()).warning, pause=lambda _: None, **how)
+
+
+def asked(backend: str = "tpm", **changed: Any) -> RunChallenge:
+    """Return a challenge."""
+    pcrs: dict[str, Any] = {} if backend == "tpm" else {"pcr_bank": None, "pcrs": ()}
+    return challenge(backend=backend, **(pcrs | changed))
+
+
+def fault(devices: Devices, backend: str) -> str:
+    """Return why there is no evidence; it is a code of the interface."""
+    with pytest.raises(DeviceError) as told:
+        devices.collect(asked(backend), NODE.uid)
+    DeviceUnavailable.model_validate({"code": f"device-{told.value.fault}", "detail": str(told.value)})
+    return told.value.fault
+
+
+# Confidential hardware
+
+
+@pytest.mark.parametrize(
+    ("backend", "provider", "says"), [("sev-snp", "sev_guest", SNP), ("tdx", "tdx_guest", TDX)]
+)
+def test_a_report_is_over_challenge_and_node(
+    places: Places, backend: str, provider: str, says: Callable[[bytes], tuple[bytes, bytes]]
+) -> None:
+    """The 64 bytes of mode `itl-v1`, which the service computes again: nonce and UID of the Node."""
+    (item,) = of(places, FakeTsm(root=ROOT, provider=provider, says=says)).collect(asked(backend), NODE.uid)
+    data = report_data(backend, nonce_of(asked(backend)), NODE.uid)
+    assert isinstance(item.value, dict)
+    if backend == "tdx":
+        assert (item.media_type, list(item.value)) == ("application/vnd.itl.tdx-quote", ["quote"])
+        assert b64decode(item.value["quote"], "quote")[48 + 0x208 : 48 + 0x248] == data
+    else:
+        assert (item.media_type, list(item.value)) == (
+            "application/vnd.itl.sev-snp",
+            ["report", "cert_table"],
+        )
+        assert b64decode(item.value["report"], "report")[0x50:0x90] == data
+
+
+def test_the_measurement_log_of_tdx_comes_with_the_quote(places: Places) -> None:
+    """Table and log from the places that were chosen."""
+    (places.ccel.parent / "data").mkdir(parents=True)
+    places.ccel.write_bytes(b"a table")
+    (places.ccel.parent / "data" / places.ccel.name).write_bytes(b"a log")
+    (item,) = of(places, FakeTsm(root=ROOT, provider="tdx_guest", says=TDX)).collect(asked("tdx"), NODE.uid)
+    assert isinstance(item.value, dict)
+    assert b64decode(item.value["ccel_table"], "") == b"a table"
+    assert b64decode(item.value["ccel"], "") == b"a log"
+
+
+@pytest.mark.parametrize("backend", ["sev-snp", "tdx"])
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.ENOENT, "absent"),
+        (errno.EACCES, "denied"),
+        (errno.EPERM, "denied"),
+        (errno.EBUSY, "busy"),
+        (errno.ENXIO, "no-provider"),
+        (errno.EIO, "failed"),
+        (errno.ENOMEM, "failed"),
+    ],
+)
+def test_each_fault_of_configfs(places: Places, backend: str, number: int, expected: str) -> None:
+    """C13, where the entry of a report is made."""
+    files = FakeTsm(root=ROOT, provider="sev_guest", says=SNP, errno_of={("make", ""): number})
+    # What is not there is looked for as a device too, which is absent here.
+    assert fault(of(places, files), backend) == ("absent" if expected == "absent" else expected)
+
+
+@pytest.mark.parametrize(("backend", "provider"), [("sev-snp", "sev_guest"), ("tdx", "tdx_guest")])
+def test_a_report_of_another_size(places: Places, backend: str, provider: str) -> None:
+    """C13: it is malformed, whatever is in it."""
+    for size in (0, 40, 1183, 1185, (32 << 10) + 1):
+        files = FakeTsm(root=ROOT, provider=provider, says=lambda _, n=size: (bytes(n), b""))  # type: ignore[misc]
+        assert fault(of(places, files), backend) == "malformed", size
+
+
+def test_the_hardware_of_another_maker_is_absent(places: Places) -> None:
+    """A run for SEV-SNP on a node with TDX gets no TDX quote."""
+    assert fault(of(places, FakeTsm(root=ROOT, provider="tdx_guest", says=TDX)), "sev-snp") == "absent"
+    assert fault(of(places, FakeTsm(root=ROOT, provider="sev_guest", says=SNP)), "tdx") == "absent"
+    unknown = FakeTsm(root=ROOT, provider="arm_cca_guest", says=SNP)
+    assert fault(of(places, unknown), "tdx") == "no-provider"
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(errno.EACCES, "denied"), (errno.EBUSY, "busy"), (errno.ENXIO, "no-provider"), (errno.EIO, "failed")],
+)
+@pytest.mark.parametrize("backend", ["sev-snp", "tdx"])
+def test_each_fault_of_the_devices(
+    places: Places, tmp_path: Path, backend: str, number: int, expected: str
+) -> None:
+    """C13, where there is no configfs-tsm: by ioctl."""
+    file = tmp_path / "device"
+    file.touch()
+    here = replace(places, **({"sev_guest": file} if backend == "sev-snp" else {"tdx_guests": (file,)}))
+
+    def ioctl(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    guest = GuestDevice(here.sev_guest, here.tdx_guests, ioctl=ioctl, pause=lambda _: None)
+    # What has no provider is nothing that another way could not have.
+    assert fault(of(here, guest=guest), backend) == ("absent" if expected == "no-provider" else expected)
+
+
+# The TPM
+
+
+@pytest.fixture(scope="module")
+def tpm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SoftwareTPM]:
+    """A TPM."""
+    with SoftwareTPM(tmp_path_factory.mktemp("tpm")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("ak", [AKType.ECC_P256, AKType.RSA_2048])
+def test_a_quote_is_by_the_key_that_the_service_knows(places: Places, tpm: SoftwareTPM, ak: AKType) -> None:
+    """The AK of `attestation-agent` on this node: derived alike, so nothing is shared but the TPM (ADR 11)."""
+    with tpm.node(ak=ak) as node:
+        known = tpm_quote.AttestationKey(node.ak_public(), node.identify().ek_public)
+    (item,) = of(replace(places, tpms=(tpm.uri,), ak=ak)).collect(asked(), NODE.uid)
+    assert isinstance(item.value, dict)
+    assert item.media_type == tpm_quote.MEDIA_TYPE
+    assert sorted(item.value) == ["pcr_quote", "pcr_signature", "pcr_values"]
+    said = {name: b64decode(value, name) for name, value in item.value.items()}
+    claims = tpm_quote.verify(
+        tpm_quote.parse(said["pcr_quote"], said["pcr_signature"]),
+        challenge=nonce_of(asked()),
+        key=known,
+        selection=PCRSelection.from_names({"sha256": [0, 1, 7]}),
+        pcr_values=tpm_quote.parse_pcr_values(json.loads(said["pcr_values"])),
+    )
+    assert [sorted(bank) for bank in claims.pcrs.values()] == [[0, 1, 7]]
+
+
+def test_the_event_log_comes_where_it_is_asked_for(places: Places, tpm: SoftwareTPM, tmp_path: Path) -> None:
+    """One that cannot be read is left out and told: the service judges that it is missing."""
+    here, log = replace(places, tpms=(tpm.uri,), event_log=tmp_path / "log"), Log()
+    devices = of(here, log=log)
+
+    def members(**how: Any) -> Any:
+        (item,) = devices.collect(asked(**how), NODE.uid)
+        return item.value
+
+    assert "event_log" not in members(event_log=True)
+    assert log.events == ["event_log.unreadable"]
+    here.event_log.write_bytes(b"events")
+    assert "event_log" not in members()
+    assert b64decode(members(event_log=True)["event_log"], "") == b"events"
+    here.event_log.write_bytes(bytes(MAX_LOG_BYTES + 1))
+    assert "event_log" not in members(event_log=True)
+    assert log.events == ["event_log.unreadable", "event_log.too_long"]
+
+
+def test_the_first_tpm_that_is_there_is_the_node_s(places: Places, tpm: SoftwareTPM) -> None:
+    """By path or by URI; what is not there is passed over."""
+    here = replace(places, tpms=(*places.tpms, "device:/nowhere", tpm.uri))
+    assert of(here).collect(asked(), NODE.uid)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"pcr_bank": None},
+        {"pcrs": ()},
+    ],
+)
+def test_a_challenge_that_names_no_pcr(places: Places, tpm: SoftwareTPM, changed: dict[str, Any]) -> None:
+    """A quote of nothing proves nothing."""
+    with pytest.raises(ChallengeRefused):
+        of(replace(places, tpms=(tpm.uri,))).collect(asked(**changed), NODE.uid)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.ENOENT, "absent"),
+        (errno.EACCES, "denied"),
+        (errno.EPERM, "denied"),
+        (errno.EBUSY, "busy"),
+        (errno.ENXIO, "no-provider"),
+        (errno.ENODEV, "no-provider"),
+        (errno.EIO, "failed"),
+    ],
+)
+def test_each_fault_of_a_tpm(
+    places: Places, monkeypatch: pytest.MonkeyPatch, number: int, expected: str
+) -> None:
+    """C13, where the device is opened; one that is busy is asked again before that is said."""
+    tries = []
+
+    def refuse(path: Any, *_: Any, **__: Any) -> int:
+        tries.append(path)
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("attestation.device.transport.os.open", refuse)
+        found = fault(of(replace(places, tpms=("/dev/tpmrm0",))), "tpm")
+    assert found == expected
+    assert len(tries) == (TPM_TRIES if expected == "busy" else 1)
+
+
+@contextlib.contextmanager
+def answering(folder: Path, answer: bytes) -> Iterator[str]:
+    """Listen where a TPM would, and answer each command with *answer*; yield its URI."""
+    path = folder / "s"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(path))
+        listening.listen(1)
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                connection, _ = listening.accept()
+                with connection:
+                    while connection.recv(4096):
+                        connection.sendall(answer)
+
+        import threading
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"unix:{path}"
+        finally:
+            with contextlib.suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x80\x01\x00\x00\x00\x05\x00\x00\x00\x00",  # shorter than a header
+        b"\x80\x01\x7f\xff\xff\xff\x00\x00\x00\x00",  # longer than any response
+        b"\x80\x01\x00\x00\x00\x0b\x00\x00\x00\x00!",  # no tag of this command's answer, and a byte too many
+    ],
+)
+def test_a_tpm_that_answers_another_size(places: Places, tmp_path: Path, answer: bytes) -> None:
+    """C13: it is malformed."""
+    with answering(tmp_path, answer) as uri:
+        assert fault(of(replace(places, tpms=(uri,))), "tpm") == "malformed"
+
+
+# What is there
+
+
+def test_what_is_there_is_found_without_asking_it(places: Places, tmp_path: Path, tpm: SoftwareTPM) -> None:
+    """The provider of configfs-tsm, the devices, the TPM; nothing where there is nothing."""
+
+    def never(_: bytes) -> tuple[bytes, bytes]:
+        raise AssertionError("a report was asked for")
+
+    assert of(places).found() == frozenset()
+    for provider, backend in (("sev_guest", "sev-snp"), ("tdx_guest", "tdx")):
+        files = FakeTsm(root=ROOT, provider=provider, says=never)
+        assert of(places, files).found() == {backend}
+        assert files.entries == {}
+    assert of(places, FakeTsm(root=ROOT, provider="arm_cca_guest", says=never)).found() == frozenset()
+    device = tmp_path / "device"
+    device.touch()
+    assert of(replace(places, sev_guest=device)).found() == {"sev-snp"}
+    assert of(replace(places, tdx_guests=(places.sev_guest, device))).found() == {"tdx"}
+    assert of(replace(places, tpms=(str(device),))).found() == {"tpm"}
+    assert of(replace(places, tpms=(tpm.uri,))).found() == {"tpm"}
