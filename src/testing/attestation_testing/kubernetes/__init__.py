@@ -5,8 +5,9 @@ Needs the extra `kubernetes`. What it does, and what only the real one does: doc
 
 from attestation_testing.kubernetes.access import ANONYMOUS, User
 from attestation_testing.kubernetes.authority import Pair
-from attestation_testing.kubernetes.cluster import Answer, Cluster, Request, Watching
+from attestation_testing.kubernetes.cluster import Cluster
 from attestation_testing.kubernetes.faults import Fault, Faults
+from attestation_testing.kubernetes.requests import Answer, Request, Watching
 from attestation_testing.kubernetes.server import KubernetesAPI
 from attestation_testing.kubernetes.status import StatusError
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from attestation_testing.kubernetes.access import Attributes, User
 from attestation_testing.kubernetes.authority import TokenSigner, instant
-from attestation_testing.kubernetes.cluster import Cluster, Target
+from attestation_testing.kubernetes.cluster import Cluster
 from attestation_testing.kubernetes.objects import text
+from attestation_testing.kubernetes.requests import Target
 from attestation_testing.kubernetes.status import Object, bad_request, invalid, not_found, unprocessable
 
 _SHORTEST: Final = 600

@@ -19,9 +19,10 @@ from aiohttp import web
 from attestation_testing.kubernetes.access import ANONYMOUS, MASTERS, User
 from attestation_testing.kubernetes.accounts import Accounts
 from attestation_testing.kubernetes.authority import ClusterCA, Pair, TokenSigner, user_of
-from attestation_testing.kubernetes.cluster import MOST_BODY_BYTES, Answer, Cluster, Request, Watching
+from attestation_testing.kubernetes.cluster import Cluster
 from attestation_testing.kubernetes.controllers import CertificateControllers
 from attestation_testing.kubernetes.faults import Fault, Faults
+from attestation_testing.kubernetes.requests import MOST_BODY_BYTES, Answer, Request, Watching
 from attestation_testing.kubernetes.status import Object, StatusError, unauthorized
 from attestation_testing.kubernetes.store import Change, encode
 
@@ -361,7 +362,7 @@ class KubernetesAPI:
                 if loop.time() >= ends:
                     break
                 bookmark = loop.time() + self._bookmark_seconds
-                await response.write(self.cluster.bookmark(watching))
+                await response.write(self.cluster.reading.bookmark(watching))
                 continue
             lines = []
             while change is not None:
