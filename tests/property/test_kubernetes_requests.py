@@ -16,6 +16,9 @@ from attestation_testing.kubernetes.status import StatusError
 ADMIN = User("admin", ("system:masters",))
 MAPS = "/api/v1/namespaces/default/configmaps"
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+POLICIES = f"{ADMISSION}/validatingadmissionpolicies"
+HOOKS = f"{ADMISSION}/validatingwebhookconfigurations"
 
 _PATHS = st.sampled_from(
     [
@@ -26,6 +29,9 @@ _PATHS = st.sampled_from(
         f"{CSRS}/a/status",
         f"{CSRS}/a/approval",
         "/api/v1/nodes/a",
+        POLICIES,
+        f"{POLICIES}bindings",
+        HOOKS,
         "/apis",
         "/x",
     ]
@@ -78,7 +84,31 @@ _CSR = st.fixed_dictionaries(
         "status": st.dictionaries(st.sampled_from(["conditions", "certificate"]), _JSON),
     }
 )
-_BODY = (_JSON | _OBJECT | _CSR).map(json.dumps) | st.text()
+_ADMISSION = st.fixed_dictionaries(
+    {
+        "metadata": st.just({"name": "a"}),
+        "spec": st.dictionaries(
+            st.sampled_from(
+                [
+                    "validations",
+                    "variables",
+                    "matchConstraints",
+                    "failurePolicy",
+                    "validationActions",
+                    "policyName",
+                ]
+            ),
+            _JSON
+            | st.lists(
+                st.dictionaries(st.sampled_from(["name", "expression"]), st.text(max_size=5), max_size=2)
+            )
+            | st.fixed_dictionaries({"resourceRules": _JSON, "namespaceSelector": _JSON}),
+        ),
+        "webhooks": _JSON
+        | st.lists(st.dictionaries(st.sampled_from(["name", "rules", "clientConfig"]), _JSON)),
+    }
+)
+_BODY = (_JSON | _OBJECT | _CSR | _ADMISSION).map(json.dumps) | st.text()
 _QUERY = st.dictionaries(
     st.sampled_from(
         ["fieldManager", "force", "watch", "limit", "resourceVersion", "labelSelector", "fieldSelector"]

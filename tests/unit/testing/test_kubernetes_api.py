@@ -109,6 +109,20 @@ def test_rules_in_cel(admin: httpx.Client) -> None:
     done(admin.patch(f"{THINGS}/a", json={"spec": {"size": 7}}, headers=MERGE))
 
 
+def test_rules_of_a_whole_object(admin: httpx.Client) -> None:
+    """What it was too: the object as it is stored."""
+    crd = ruled()
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = {
+        **schema,
+        "x-kubernetes-validations": [{"rule": "self.spec == oldSelf.spec", "message": "it stays"}],
+    }
+    done(admin.post(CRDS, json=crd), 201)
+    done(admin.post(THINGS, json=thing("a")), 201)
+    refused(admin.patch(f"{THINGS}/a", json={"spec": {"size": 2}}, headers=MERGE), 422, "it stays")
+    done(admin.patch(f"{THINGS}/a/status", json={"status": {"phase": "x"}}, headers=MERGE))
+
+
 def test_a_rule_that_cannot_be_evaluated_lets_nothing_through(admin: httpx.Client) -> None:
     """What is missing is an error, and an error is no yes."""
     done(admin.post(CRDS, json=ruled(spec=[{"rule": "self.text == 'a'"}])), 201)

@@ -10,9 +10,11 @@ from attestation_testing.kubernetes.authority import TokenSigner, instant
 from attestation_testing.kubernetes.cluster import Cluster
 from attestation_testing.kubernetes.objects import text
 from attestation_testing.kubernetes.requests import Target
+from attestation_testing.kubernetes.resources import NODE_CLAIMS
 from attestation_testing.kubernetes.status import Object, bad_request, invalid, not_found, unprocessable
 
 _SHORTEST: Final = 600
+_NODE: Final = "authentication.kubernetes.io/node-"
 _POD: Final = "authentication.kubernetes.io/pod-"
 
 
@@ -60,19 +62,32 @@ class Accounts:
         audiences: tuple[str, ...] = (),
         seconds: int = 3600,
         pod: str | None = None,
+        node: str | None = None,
     ) -> str:
-        """Return a token of a ServiceAccount; it and the Pod are made where there are none."""
+        """Return a token of a ServiceAccount; it, the Pod and its Node are made where there are none."""
         self._ensure("namespaces", "", namespace)
         account = self._ensure("serviceaccounts", namespace, name)
         bound = None
         if pod is not None:
-            found = self._ensure("pods", namespace, pod)
+            if node is not None:
+                self._ensure("nodes", "", node)
+            found = self._ensure("pods", namespace, pod, {"nodeName": node} if node is not None else {})
             bound = {"kind": "Pod", "name": pod, "uid": found["metadata"]["uid"]}
         return self._sign(account, audiences or (self.signer.issuer,), seconds, bound)
 
-    def _ensure(self, plural: str, namespace: str, name: str) -> Object:
+    def _ensure(self, plural: str, namespace: str, name: str, spec: Object | None = None) -> Object:
         found = self._cluster.store.get(("", plural), namespace, name)
-        return found or self._cluster.make("", plural, {"metadata": {"name": name}}, namespace=namespace)
+        raw = {"metadata": {"name": name}, **({"spec": spec} if spec else {})}
+        return found or self._cluster.make("", plural, raw, namespace=namespace)
+
+    def _node_of(self, namespace: str, pod: str) -> Object | None:
+        """Return what a token that is bound to a Pod says of its Node; one that is not there has no UID."""
+        found = self._cluster.store.get(("", "pods"), namespace, pod)
+        name = ((found or {}).get("spec") or {}).get("nodeName")
+        if not name or self._cluster.minor < NODE_CLAIMS:
+            return None
+        node = self._cluster.store.get(("", "nodes"), "", name)
+        return {"name": name, **({"uid": node["metadata"]["uid"]} if node else {})}
 
     def _sign(self, account: Object, audiences: tuple[str, ...], seconds: int, bound: Object | None) -> str:
         metadata, at = account["metadata"], instant(self._cluster.now())
@@ -80,6 +95,8 @@ class Accounts:
         said: Object = {"namespace": namespace, "serviceaccount": {"name": name, "uid": metadata["uid"]}}
         if bound is not None:
             said[str(bound["kind"]).lower()] = {"name": bound["name"], "uid": bound["uid"]}
+            if bound["kind"] == "Pod" and (node := self._node_of(namespace, bound["name"])):
+                said["node"] = node
         return self.signer.sign(
             {
                 "aud": list(audiences),
@@ -143,6 +160,10 @@ class Accounts:
         ):
             ref = said.get(kind)
             if ref is None:
+                continue
+            if kind == "node" and "pod" in said:
+                # The Pod says where it is; the Node itself may be gone.
+                extra |= {f"{_NODE}{name}": (str(ref[name]),) for name in ("name", "uid") if name in ref}
                 continue
             found = self._cluster.store.get(
                 ("", plural), "" if kind == "node" else namespace, str(ref.get("name"))

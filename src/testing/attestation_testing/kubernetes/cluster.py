@@ -6,7 +6,7 @@ answer ── target, verb, who may ──┬── reading.py    lists, watches
                                   ├── writing.py    create, update, patch, apply
                                   ├── deleting.py   delete, garbage collection
                                   └── discovery.py  paths that name no resource
-What a resource has of its own stands in rules.py.
+What a resource has of its own stands in rules.py; who is asked before something is written, in admission.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Final
 
-from attestation_testing.kubernetes import custom
+from attestation_testing.kubernetes import admission, custom, webhooks
 from attestation_testing.kubernetes.access import (
     DEFAULT_BINDINGS,
     DEFAULT_ROLES,
@@ -31,7 +31,7 @@ from attestation_testing.kubernetes.discovery import Discovery
 from attestation_testing.kubernetes.objects import copied
 from attestation_testing.kubernetes.reading import Reading
 from attestation_testing.kubernetes.requests import Answer, Request, Target, Watching, is_true, shown
-from attestation_testing.kubernetes.resources import BUILT_IN, Resource
+from attestation_testing.kubernetes.resources import BUILT_IN, NEWEST, Resource
 from attestation_testing.kubernetes.rules import RULES, Rules
 from attestation_testing.kubernetes.status import Object, StatusError, not_allowed, not_found
 from attestation_testing.kubernetes.store import Store, encode
@@ -55,6 +55,7 @@ class Cluster:
         history: How many changes a watch may begin behind.
         node_authorizer: Nodes may do what nodes may, without a binding; NodeRestriction holds for them.
         seed: Makes the names of `generateName`.
+        minor: Which version of Kubernetes this is, 1.*minor*, where versions differ (docs/extend/kubernetes-api.md).
     """
 
     def __init__(
@@ -64,20 +65,30 @@ class Cluster:
         history: int = 100_000,
         node_authorizer: bool = True,
         seed: int | None = None,
+        minor: int = NEWEST,
     ) -> None:
         self.now = now
+        self.minor = minor
         self.store = Store(history=history)
         self.access = Access(self.store, node_authorizer=node_authorizer)
         self.node_restriction = node_authorizer
-        self.resources: dict[tuple[str, str], Resource] = {each.key: each for each in BUILT_IN}
+        self.resources: dict[tuple[str, str], Resource] = {
+            each.key: each for each in BUILT_IN if each.since <= minor
+        }
         self.rules: dict[tuple[str, str], Rules] = {key: make(self) for key, make in RULES.items()}
-        self.rules[custom.KEY] = custom.Definitions(self)
+        self.rules |= {
+            custom.KEY: custom.Definitions(self),
+            admission.POLICIES: admission.Policies(self),
+            admission.BINDINGS: admission.Bindings(self),
+            webhooks.CONFIGURATIONS: webhooks.Configurations(self),
+        }
         self.reviews: dict[tuple[str, str, str], Callable[[Target, Object, User], Object]] = {}
         """What is made and not stored, by group, plural and subresource."""
         self.documents: dict[str, Callable[[], Object]] = {}
         """What is told at other paths."""
         self.reading, self.deleting, self.discovery = Reading(self), Deleting(self), Discovery(self)
         self.writing = Writing(self, Random(seed))
+        self.admission, self.webhooks = admission.Admission(self), webhooks.Webhooks(self)
         self._later: list[Callable[[], None]] = []
         self._default_objects()
 
@@ -101,9 +112,7 @@ class Cluster:
         """Create an object as the cluster itself would: by the rules of its resource, without asking who may."""
         resource = self.resources[group, plural]
         target = Target(resource=resource, version=resource.versions[0], namespace=namespace)
-        made = self.writing.create(
-            target, copied(value), User("system:apiserver", ("system:masters",)), "kube-apiserver", dry=False
-        )
+        made = self.writing.create(target, copied(value), admission.INSIDE, "kube-apiserver", dry=False)
         self.settle()
         return made
 
@@ -121,9 +130,8 @@ class Cluster:
             name=new["metadata"]["name"],
             subresource=subresource,
         )
-        user = User("system:kube-controller-manager", ("system:masters",))
         manager = Manager("kube-controller-manager", "Update", target.api_version, subresource)
-        return self.writing.update(target, self.found(target), new, user, manager, dry=False)
+        return self.writing.update(target, self.found(target), new, admission.CONTROLLERS, manager, dry=False)
 
     def later(self, work: Callable[[], None]) -> None:
         """Do *work* after the request that is being answered."""

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
+from attestation_testing.kubernetes import expressions
 from attestation_testing.kubernetes import schema as schemas
 from attestation_testing.kubernetes.access import User
 from attestation_testing.kubernetes.objects import text
-from attestation_testing.kubernetes.resources import Resource, Version
+from attestation_testing.kubernetes.resources import CEL_RULES, SELECTABLE_FIELDS, Resource, Version
 from attestation_testing.kubernetes.rules import Host, Rules
 from attestation_testing.kubernetes.status import FieldError, Object, invalid, required, unsupported
 
@@ -23,26 +24,28 @@ def _default(schema: schemas.Schema, value: Object) -> None:
 
 
 def _validate(
-    schema: schemas.Schema, rules: schemas.Rules, new: Object, old: Object | None
+    schema: schemas.Schema, rules: expressions.Rules, new: Object, old: Object | None
 ) -> list[FieldError]:
     errors = list(schemas.check(new, schema))
     return errors or list(rules.check(new, old))
 
 
-def _version(said: Object) -> Version:
+def _version(said: Object, minor: int) -> Version:
     schema = (said.get("schema") or {}).get("openAPIV3Schema") or {}
-    selectable = tuple(str(each["jsonPath"]).lstrip(".") for each in said.get("selectableFields") or ())
+    fields = said.get("selectableFields") or () if minor >= SELECTABLE_FIELDS else ()
+    selectable = tuple(str(each["jsonPath"]).lstrip(".") for each in fields)
+    rules = expressions.Rules(schema if minor >= CEL_RULES else {})
     return Version(
         said["name"],
         schemas.topology(schema),
         selectable,
-        partial(_validate, schema, schemas.Rules(schema)),
+        partial(_validate, schema, rules),
         partial(_default, schema),
     )
 
 
-def resource(crd: Object) -> Resource:
-    """Return what a definition defines, with the stored version first."""
+def resource(crd: Object, minor: int) -> Resource:
+    """Return what a definition defines to a server of version 1.*minor*, with the stored version first."""
     spec = crd["spec"]
     names, served = spec["names"], [each for each in spec["versions"] if each.get("served")]
     served.sort(key=lambda each: not each.get("storage"))
@@ -51,7 +54,7 @@ def resource(crd: Object) -> Resource:
         group=spec["group"],
         plural=names["plural"],
         kind=names["kind"],
-        versions=tuple(_version(each) for each in served),
+        versions=tuple(_version(each, minor) for each in served),
         namespaced=spec["scope"] == "Namespaced",
         subresources=frozenset(parts),
         short_names=tuple(names.get("shortNames") or ()),
@@ -166,15 +169,16 @@ class Definitions(Rules):
             errors += self._version_errors(each, f"spec.versions[{index}]")
         return errors
 
-    @staticmethod
-    def _version_errors(said: Any, at: str) -> list[FieldError]:
+    def _version_errors(self, said: Any, at: str) -> list[FieldError]:
         schema = (said.get("schema") or {}).get("openAPIV3Schema")
         where = f"{at}.schema.openAPIV3Schema"
         if schema is None:
             return [required(where, "schemas are required")]
         errors = list(_structural(schema, where))
+        if self.host.minor < CEL_RULES:
+            return errors
         try:
-            schemas.Rules(schema, where)
+            expressions.Rules(schema, where)
         except ValueError as e:
             field, _, words = str(e).partition(": ")
             errors.append(invalid(field, "…", f"compilation failed: {words}"))
@@ -195,7 +199,7 @@ class Definitions(Rules):
 
     def committed(self, new: Object, old: Object | None) -> None:
         """Serve it."""
-        made = resource(new)
+        made = resource(new, self.host.minor)
         self.host.resources[made.key] = made
 
     def deleted(self, last: Object) -> None:

@@ -38,6 +38,7 @@ class Deleting:
                 raise conflict(target.resource.group, target.resource.plural, target.name, why)
         dry = is_dry(request) or bool(options.get("dryRun"))
         policy = options.get("propagationPolicy") or request.query.get("propagationPolicy") or "Background"
+        self._cluster.admission.check("DELETE", target, new=None, old=found, user=request.user, dry=dry)
         if dry:
             return self._deleted(target, found)
         left = self.delete(target.resource, found, policy=policy)
@@ -75,8 +76,11 @@ class Deleting:
             for each in self._cluster.store.all(target.resource.key, target.namespace)
             if matches is None or matches(each)
         ]
-        if not is_dry(request):
-            for each in found:
+        for each in found:
+            self._cluster.admission.check(
+                "DELETE", target, new=None, old=each, user=request.user, dry=is_dry(request)
+            )
+            if not is_dry(request):
                 self.delete(target.resource, each)
         head = {
             "kind": f"{target.resource.kind}List",

@@ -29,7 +29,15 @@ class Discovery:
             return Answer(200, encode(self._cluster.documents[path]()))
         if path == "/version":
             return Answer(
-                200, encode({"major": "1", "minor": "33", "gitVersion": "v1.33.0-fake", "platform": "python"})
+                200,
+                encode(
+                    {
+                        "major": "1",
+                        "minor": str(self._cluster.minor),
+                        "gitVersion": f"v1.{self._cluster.minor}.0-fake",
+                        "platform": "python",
+                    }
+                ),
             )
         if path == "/api":
             return Answer(200, encode({"kind": "APIVersions", "versions": ["v1"]}))

@@ -8,6 +8,16 @@ from typing import Final
 
 from attestation_testing.kubernetes.status import FieldError, Object
 
+CEL_RULES: Final = 25
+"""Since 1.25: rules of schemas in CEL."""
+ADMISSION_POLICIES: Final = 30
+"""Since 1.30: ValidatingAdmissionPolicy."""
+SELECTABLE_FIELDS: Final = 31
+"""Since 1.31: fields of custom resources are selected by."""
+NODE_CLAIMS: Final = 32
+"""Since 1.32: tokens that are bound to a Pod name its Node."""
+NEWEST: Final = 33
+
 Path = tuple[str, ...]
 """Names from the root of an object; `[]` for each item of a list."""
 
@@ -77,6 +87,7 @@ class Resource:
         creates_on_update: PUT of an absent object makes it.
         custom: Of a CustomResourceDefinition.
         any_name: Names are not compared with those of DNS (RBAC, certificate requests).
+        since: The minor version of Kubernetes that served it first, where that matters to us.
     """
 
     group: str
@@ -94,6 +105,7 @@ class Resource:
     creates_on_update: bool = False
     custom: bool = False
     any_name: bool = False
+    since: int = 0
 
     @property
     def key(self) -> tuple[str, str]:
@@ -238,6 +250,27 @@ BUILT_IN: Final[tuple[Resource, ...]] = (
         subresources=frozenset({"status"}),
         short_names=("crd", "crds"),
         generation=True,
+    ),
+    Resource(
+        group="admissionregistration.k8s.io",
+        plural="validatingwebhookconfigurations",
+        kind="ValidatingWebhookConfiguration",
+        generation=True,
+    ),
+    Resource(
+        group="admissionregistration.k8s.io",
+        plural="validatingadmissionpolicies",
+        kind="ValidatingAdmissionPolicy",
+        subresources=frozenset({"status"}),
+        generation=True,
+        since=ADMISSION_POLICIES,
+    ),
+    Resource(
+        group="admissionregistration.k8s.io",
+        plural="validatingadmissionpolicybindings",
+        kind="ValidatingAdmissionPolicyBinding",
+        generation=True,
+        since=ADMISSION_POLICIES,
     ),
     Resource(
         group="authorization.k8s.io",

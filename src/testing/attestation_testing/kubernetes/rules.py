@@ -30,6 +30,7 @@ class Host(Protocol):
     store: Store
     access: Access
     node_restriction: bool
+    minor: int
     resources: dict[tuple[str, str], Resource]
 
     def later(self, work: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """Structural schemas of custom resources: what is pruned, filled in, refused, and merged in which way.
 
-k8s.io/apiextensions-apiserver, pkg/apiserver/schema; rules in CEL where `cel-expr-python` is installed.
+k8s.io/apiextensions-apiserver, pkg/apiserver/schema. Rules in CEL stand in expressions.py.
 """
 
 from __future__ import annotations
@@ -25,22 +25,11 @@ from attestation_testing.kubernetes.status import (
     unsupported,
 )
 
-try:
-    from cel_expr_python import cel
-    from cel_expr_python.ext.ext_optional import ExtOptional
-    from cel_expr_python.ext.ext_strings import ExtStrings
-except ImportError:  # no wheel for this system: rules are not evaluated, and `HAS_CEL` says so
-    cel = None
-
-HAS_CEL: Final = cel is not None
-"""Rules in CEL are evaluated; otherwise they let everything through."""
-
 Schema = Mapping[str, Any]
 _OPEN: Final = "x-kubernetes-preserve-unknown-fields"
 _EMBEDDED: Final = "x-kubernetes-embedded-resource"
 _EITHER: Final = "x-kubernetes-int-or-string"
-_LIST: Final = "x-kubernetes-list-type"
-_RULES: Final = "x-kubernetes-validations"
+LIST: Final = "x-kubernetes-list-type"
 _OBJECT: Final = ("apiVersion", "kind", "metadata")
 _KINDS: Final[Mapping[str, type | tuple[type, ...]]] = {
     "object": dict,
@@ -62,9 +51,9 @@ def topology(schema: Schema) -> Topology:
 def _topology(schema: Schema, at: Path, found: dict[Path, ListKeys | SetList | AtomicMap]) -> None:
     if schema.get("x-kubernetes-map-type") == "atomic":
         found[at] = AtomicMap()
-    if schema.get(_LIST) == "map":
+    if schema.get(LIST) == "map":
         found[at] = ListKeys(tuple(schema.get("x-kubernetes-list-map-keys") or ()))
-    elif schema.get(_LIST) == "set":
+    elif schema.get(LIST) == "set":
         found[at] = SetList()
     for name, below in (schema.get("properties") or {}).items():
         _topology(below, (*at, name), found)
@@ -150,7 +139,7 @@ def _is_format(value: Any, name: str) -> bool:
     return True
 
 
-def _shown(value: Any) -> str:
+def written(value: Any) -> str:
     """Return a value as field errors show it."""
     if isinstance(value, dict | list):
         return '"object"' if isinstance(value, dict) else '"array"'
@@ -174,7 +163,7 @@ def check(value: Any, schema: Schema, at: str = "") -> Iterator[FieldError]:
     if (allowed := schema.get("enum")) is not None and value not in allowed:
         yield unsupported(at, str(value), [str(each) for each in allowed])
     if (name := schema.get("format")) and not _is_format(value, name):
-        yield invalid(at, _shown(value), f"{body} must be of type {name}: {_shown(value)}")
+        yield invalid(at, written(value), f"{body} must be of type {name}: {written(value)}")
     if isinstance(value, str):
         yield from _check_text(value, schema, at)
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -191,20 +180,20 @@ def _check_text(value: str, schema: Schema, at: str) -> Iterator[FieldError]:
     if (most := schema.get("maxLength")) is not None and len(value) > most:
         yield FieldError("FieldValueTooLong", at, f"Too long: may not be more than {most} bytes")
     if (least := schema.get("minLength")) is not None and len(value) < least:
-        yield invalid(at, _shown(value), f"{body} should be at least {least} chars long")
+        yield invalid(at, written(value), f"{body} should be at least {least} chars long")
     if (pattern := schema.get("pattern")) is not None and re.search(pattern, value) is None:
-        yield invalid(at, _shown(value), f"{body} should match '{pattern}'")
+        yield invalid(at, written(value), f"{body} should match '{pattern}'")
 
 
 def _check_number(value: float, schema: Schema, at: str) -> Iterator[FieldError]:
     body = f"{at} in body"
     least, most = schema.get("minimum"), schema.get("maximum")
     if least is not None and (value < least or (value == least and schema.get("exclusiveMinimum"))):
-        yield invalid(at, _shown(value), f"{body} should be greater than or equal to {least}")
+        yield invalid(at, written(value), f"{body} should be greater than or equal to {least}")
     if most is not None and (value > most or (value == most and schema.get("exclusiveMaximum"))):
-        yield invalid(at, _shown(value), f"{body} should be less than or equal to {most}")
+        yield invalid(at, written(value), f"{body} should be less than or equal to {most}")
     if (step := schema.get("multipleOf")) and not math.isclose(value / step, round(value / step)):
-        yield invalid(at, _shown(value), f"{body} should be a multiple of {step}")
+        yield invalid(at, written(value), f"{body} should be a multiple of {step}")
 
 
 def _check_list(value: list[Any], schema: Schema, at: str) -> Iterator[FieldError]:
@@ -217,9 +206,9 @@ def _check_list(value: list[Any], schema: Schema, at: str) -> Iterator[FieldErro
     for index, each in enumerate(value):
         yield from check(each, schema.get("items") or {}, f"{at}[{index}]")
         mine = each
-        if schema.get(_LIST) == "map" and isinstance(each, dict):
+        if schema.get(LIST) == "map" and isinstance(each, dict):
             mine = {key: each.get(key) for key in keys}
-        elif schema.get(_LIST) != "set" and not schema.get("uniqueItems"):
+        elif schema.get(LIST) != "set" and not schema.get("uniqueItems"):
             continue
         if mine in seen:
             yield duplicate(f"{at}[{index}]", json.dumps(mine, separators=(",", ":")))
@@ -235,7 +224,7 @@ def _check_object(value: Object, schema: Schema, at: str) -> Iterator[FieldError
     if (most := schema.get("maxProperties")) is not None and len(value) > most:
         yield FieldError("FieldValueTooMany", at, f"Too many: {len(value)}: must have at most {most} items")
     if (least := schema.get("minProperties")) is not None and len(value) < least:
-        yield invalid(at, _shown(value), f"{at} in body should have at least {least} properties")
+        yield invalid(at, written(value), f"{at} in body should have at least {least} properties")
     for name, each in value.items():
         if name in known:
             if not at and name == "metadata":
@@ -254,121 +243,8 @@ def _check_junctors(value: Any, schema: Schema, at: str) -> Iterator[FieldError]
         yield from check(value, each, at)
     any_of, one_of = schema.get("anyOf"), schema.get("oneOf")
     if any_of and not schema.get(_EITHER) and not any(_holds(value, each) for each in any_of):
-        yield invalid(at, _shown(value), f"{at} in body must validate at least one schema (anyOf)")
+        yield invalid(at, written(value), f"{at} in body must validate at least one schema (anyOf)")
     if one_of and sum(_holds(value, each) for each in one_of) != 1:
-        yield invalid(at, _shown(value), f"{at} in body must validate one and only one schema (oneOf)")
+        yield invalid(at, written(value), f"{at} in body must validate one and only one schema (oneOf)")
     if (none := schema.get("not")) is not None and _holds(value, none):
-        yield invalid(at, _shown(value), f"{at} in body must not validate the schema (not)")
-
-
-# CEL
-
-_REASONS: Final = {
-    "FieldValueInvalid": "Invalid value",
-    "FieldValueForbidden": "Forbidden",
-    "FieldValueRequired": "Required value",
-    "FieldValueDuplicate": "Duplicate value",
-}
-
-
-def environment(*names: str) -> Any:
-    """Return what compiles expressions over *names*, each of any type."""
-    variables = dict.fromkeys(names, cel.Type.DYN)
-    return cel.NewEnv(variables=variables, extensions=[ExtStrings(), ExtOptional()])
-
-
-class Rule:
-    """One of `x-kubernetes-validations`.
-
-    Args:
-        said: As the schema has it.
-
-    Raises:
-        ValueError: It is no CEL.
-    """
-
-    def __init__(self, said: Mapping[str, Any]) -> None:
-        self.said = said
-        self.compares = re.search(r"\boldSelf\b", said["rule"]) is not None
-        try:
-            self._rule = environment("self", "oldSelf").compile(said["rule"])
-            words = said.get("messageExpression")
-            self._words = environment("self", "oldSelf").compile(words) if words else None
-        except RuntimeError as e:
-            raise ValueError(str(e)) from e
-
-    def broken(self, value: Any, old: Any, at: str) -> FieldError | None:
-        """Return that *value* breaks the rule; a rule about the old value holds where there is none."""
-        if self.compares and old is None:
-            return None
-        data = {"self": value, "oldSelf": old}
-        found = self._rule.eval(data=data)
-        if found.type().name() != "BOOL":
-            said = f"rule evaluation error: {found.plain_value()}"
-        elif found.plain_value():
-            return None
-        else:
-            said = str(self.said.get("message") or f"failed rule: {self.said['rule']}").strip()
-            if self._words is not None and (words := self._words.eval(data=data)).type().name() == "STRING":
-                said = str(words.plain_value())
-        reason = str(self.said.get("reason") or "FieldValueInvalid")
-        field = at + str(self.said.get("fieldPath") or "")
-        if reason == "FieldValueInvalid":
-            return invalid(field, _shown(value), said)
-        return FieldError(reason, field, f"{_REASONS.get(reason, reason)}: {said}")
-
-
-class Rules:
-    """The rules of a schema, compiled once.
-
-    Args:
-        schema: With rules anywhere.
-        at: Where it stands, for refusals.
-
-    Raises:
-        ValueError: One is no CEL; the text says where.
-    """
-
-    def __init__(self, schema: Schema, at: str = "openAPIV3Schema") -> None:
-        self._here: list[Rule] = []
-        for index, said in enumerate(schema.get(_RULES) or () if HAS_CEL else ()):
-            try:
-                self._here.append(Rule(said))
-            except ValueError as e:
-                raise ValueError(f"{at}.{_RULES}[{index}].rule: {e}") from e
-        self._properties = {
-            name: rules
-            for name, below in (schema.get("properties") or {}).items()
-            if (rules := Rules(below, f"{at}.properties[{name}]"))
-        }
-        items, more = schema.get("items"), schema.get("additionalProperties")
-        self._items = Rules(items, f"{at}.items") if isinstance(items, dict) else None
-        self._more = Rules(more, f"{at}.additionalProperties") if isinstance(more, dict) else None
-        self._keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
-        self._keyed = schema.get(_LIST) == "map"
-
-    def __bool__(self) -> bool:
-        return bool(self._here or self._properties or self._items or self._more)
-
-    def check(self, value: Any, old: Any, at: str = "") -> Iterator[FieldError]:
-        """Return what of *value* breaks rules, compared with what it was."""
-        for rule in self._here:
-            if error := rule.broken(value, old, at):
-                yield error
-        dot = f"{at}." if at else ""
-        if isinstance(value, dict):
-            before = old if isinstance(old, dict) else {}
-            for name, each in value.items():
-                below = self._properties.get(name, self._more)
-                if below:
-                    yield from below.check(each, before.get(name), dot + name)
-        if isinstance(value, list) and self._items:
-            for index, each in enumerate(value):
-                yield from self._items.check(each, self._before(each, old), f"{at}[{index}]")
-
-    def _before(self, each: Any, old: Any) -> Any:
-        """Return the member of the old list that has the same keys; members of other lists are not followed."""
-        if not self._keyed or not isinstance(old, list) or not isinstance(each, dict):
-            return None
-        same = (o for o in old if isinstance(o, dict) and all(o.get(k) == each.get(k) for k in self._keys))
-        return next(same, None)
+        yield invalid(at, written(value), f"{at} in body must not validate the schema (not)")

@@ -23,6 +23,7 @@ from attestation_testing.kubernetes.cluster import Cluster
 from attestation_testing.kubernetes.controllers import CertificateControllers
 from attestation_testing.kubernetes.faults import Fault, Faults
 from attestation_testing.kubernetes.requests import MOST_BODY_BYTES, Answer, Request, Watching
+from attestation_testing.kubernetes.resources import NEWEST
 from attestation_testing.kubernetes.status import Object, StatusError, unauthorized
 from attestation_testing.kubernetes.store import Change, encode
 
@@ -46,6 +47,7 @@ class KubernetesAPI:
         csrapproving: The stock approver runs: it reads no evidence.
         csrsigning: The stock signers of `kubernetes.io` run.
         seed: Makes names and UIDs.
+        minor: Which version of Kubernetes this is, 1.*minor*, where versions differ.
 
     Attributes:
         cluster: The cluster itself; only `run` and faults touch it while the server runs.
@@ -64,8 +66,9 @@ class KubernetesAPI:
         csrapproving: bool = False,
         csrsigning: bool = True,
         seed: int | None = None,
+        minor: int = NEWEST,
     ) -> None:
-        self.cluster = Cluster(now=now, node_authorizer=node_authorizer, seed=seed)
+        self.cluster = Cluster(now=now, node_authorizer=node_authorizer, seed=seed, minor=minor)
         self.faults = Faults()
         self.url = ""
         self.ca = ClusterCA(lambda: datetime.now(UTC))
@@ -226,13 +229,29 @@ class KubernetesAPI:
         audiences: tuple[str, ...] = (),
         seconds: int = 3600,
         pod: str | None = None,
+        node: str | None = None,
     ) -> str:
-        """Return a token of a ServiceAccount, which is made where there is none, bound to a Pod where one is named."""
+        """Return a token of a ServiceAccount, bound to a Pod where one is named; what is not there is made.
+
+        Args:
+            namespace: Of the ServiceAccount, and of the Pod.
+            name: Of the ServiceAccount.
+            audiences: Whom it is for; without, the API itself.
+            seconds: How long it holds.
+            pod: What it is bound to.
+            node: Where the Pod is, if it is made; from 1.32 on the token says so.
+        """
         assert self._accounts is not None
         accounts = self._accounts
         return self.run(
-            lambda _: accounts.issue(namespace, name, audiences=audiences, seconds=seconds, pod=pod)
+            lambda _: accounts.issue(
+                namespace, name, audiences=audiences, seconds=seconds, pod=pod, node=node
+            )
         )
+
+    def serve(self, namespace: str, service: str, host: str, port: int) -> None:
+        """Have webhooks of a Service asked at an address; its certificate is for `SERVICE.NAMESPACE.svc`."""
+        self.run(lambda cluster: cluster.webhooks.services.update({(namespace, service): (host, port)}))
 
     def jwks(self) -> Object:
         """Return the public keys of tokens of ServiceAccounts."""

@@ -31,6 +31,24 @@ _CONDITIONS: Final[Shape] = [
 _RULES: Final[Shape] = [
     {key: [str] for key in ("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs")}
 ]
+_SELECTOR: Final[Shape] = {
+    "matchLabels": _WORDS,
+    "matchExpressions": [{"key": str, "operator": str, "values": [str]}],
+}
+_WANTED: Final[Shape] = [
+    {
+        **{key: [str] for key in ("operations", "apiGroups", "apiVersions", "resources", "resourceNames")},
+        "scope": str,
+    }
+]
+_MATCHED: Final[Shape] = {
+    "resourceRules": _WANTED,
+    "excludeResourceRules": _WANTED,
+    "namespaceSelector": _SELECTOR,
+    "objectSelector": _SELECTOR,
+}
+_EXPRESSIONS: Final[Shape] = [_WORDS]
+_ADMISSION: Final = "admissionregistration.k8s.io"
 _BINDING: Final[Shape] = {
     "subjects": [dict.fromkeys(("apiGroup", "kind", "name", "namespace"), str)],
     "roleRef": dict.fromkeys(("apiGroup", "kind", "name"), str),
@@ -85,6 +103,37 @@ SHAPES: Final[Mapping[tuple[str, str], Shape]] = {
             ],
         },
         "status": {"conditions": _CONDITIONS, "storedVersions": [str]},
+    },
+    (_ADMISSION, "validatingadmissionpolicies"): {
+        "spec": {
+            "failurePolicy": str,
+            "paramKind": _WORDS,
+            "matchConstraints": _MATCHED,
+            "matchConditions": _EXPRESSIONS,
+            "variables": _EXPRESSIONS,
+            "validations": _EXPRESSIONS,
+        },
+        "status": {},
+    },
+    (_ADMISSION, "validatingadmissionpolicybindings"): {
+        "spec": {"policyName": str, "validationActions": [str], "paramRef": {}, "matchResources": _MATCHED}
+    },
+    (_ADMISSION, "validatingwebhookconfigurations"): {
+        "webhooks": [
+            {
+                **dict.fromkeys(("name", "failurePolicy", "matchPolicy", "sideEffects"), str),
+                "clientConfig": {
+                    "url": str,
+                    "caBundle": str,
+                    "service": {"name": str, "namespace": str, "path": str},
+                },
+                "rules": _WANTED,
+                "namespaceSelector": _SELECTOR,
+                "objectSelector": _SELECTOR,
+                "timeoutSeconds": int,
+                "admissionReviewVersions": [str],
+            }
+        ]
     },
     ("authorization.k8s.io", "subjectaccessreviews"): {
         "spec": {"user": str, "groups": [str], "resourceAttributes": _WORDS, "nonResourceAttributes": _WORDS}

@@ -262,6 +262,7 @@ class Writing:
         name = metadata.get("name", "")
         if errors:
             raise unprocessable(resource.group, resource.kind, name, errors)
+        self._cluster.admission.check("CREATE", target, new=new, old=None, user=user, dry=dry)
         if after is None:
             after = updated(
                 new, None, target.version.topology, Manager(manager, "Update", target.api_version)
@@ -378,6 +379,7 @@ class Writing:
             rules.admit_update(new, old, target.subresource, user)
         if errors:
             raise unprocessable(resource.group, resource.kind, target.name, errors)
+        self._cluster.admission.check("UPDATE", target, new=new, old=old, user=user, dry=dry)
         if resource.generation and _wanted(new, resource) != _wanted(old, resource):
             metadata["generation"] = int(before.get("generation", 0)) + 1
         if after is None:
