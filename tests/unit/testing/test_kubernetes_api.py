@@ -109,6 +109,14 @@ def test_rules_in_cel(admin: httpx.Client) -> None:
     done(admin.patch(f"{THINGS}/a", json={"spec": {"size": 7}}, headers=MERGE))
 
 
+def test_a_reserved_word_is_escaped(admin: httpx.Client) -> None:
+    """As versions before 1.32 want it."""
+    rule = {"rule": "self.__namespace__ == 'a'", "messageExpression": "'not ' + self.__namespace__"}
+    done(admin.post(CRDS, json=ruled(labels=[rule])), 201)
+    refused(admin.post(THINGS, json=thing("a", labels={"namespace": "b"})), 422, "not b")
+    done(admin.post(THINGS, json=thing("a", labels={"namespace": "a"})), 201)
+
+
 def test_rules_of_a_whole_object(admin: httpx.Client) -> None:
     """What it was too: the object as it is stored."""
     crd = ruled()

@@ -24,6 +24,25 @@ HAS_CEL: Final = cel is not None
 """Expressions are evaluated; otherwise rules of schemas let everything through, and no admission policy is taken."""
 
 _RULES: Final = "x-kubernetes-validations"
+_RESERVED: Final = (
+    *(
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "namespace",
+    ),
+    *("package", "return", "var", "void", "while"),
+)
+_ESCAPED: Final = re.compile(rf"(?<=\.)__({'|'.join(_RESERVED)})__\b")
+"""How a rule names a property that is a reserved word; policies of admission name it as it is."""
 _REASONS: Final = {
     "FieldValueInvalid": "Invalid value",
     "FieldValueForbidden": "Forbidden",
@@ -95,9 +114,9 @@ class Rule:
     def __init__(self, said: Mapping[str, Any]) -> None:
         self.said = said
         self.compares = re.search(r"\boldSelf\b", said["rule"]) is not None
-        self._rule = Expression(said["rule"], "self", "oldSelf")
+        self._rule = Expression(_ESCAPED.sub(r"\1", said["rule"]), "self", "oldSelf")
         words = said.get("messageExpression")
-        self._words = Expression(words, "self", "oldSelf") if words else None
+        self._words = Expression(_ESCAPED.sub(r"\1", words), "self", "oldSelf") if words else None
 
     def broken(self, value: Any, old: Any, at: str) -> FieldError | None:
         """Return that *value* breaks the rule; a rule about the old value holds where there is none."""

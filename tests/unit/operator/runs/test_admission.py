@@ -8,7 +8,7 @@ import pytest
 
 from attestation_operator.objects import RUN
 from attestation_operator.runs.admission import FINAL, KINDS, derived, policies
-from attestation_testing.kubernetes.schema import HAS_CEL, environment
+from attestation_testing.kubernetes.expressions import HAS_CEL, EvaluationError, Expression
 from tests.fixtures.admission_cases import CASES, CONTROLLER, Case, name_of
 from tools.admission import FILE, schemas, written
 
@@ -62,12 +62,13 @@ def _refusals(case: Case) -> list[str]:
         if resource not in rule["resources"] or case.operation not in rule["operations"]:
             continue
         for each in policy["spec"]["validations"]:
-            found = (
-                environment("object", "oldObject", "request")
-                .compile(each["expression"])
-                .eval(data={"object": review["object"], "oldObject": review["oldObject"], "request": review})
-            )
-            if found.type().name() != "BOOL" or not found.plain_value():
+            expression = Expression(each["expression"], "object", "oldObject", "request")
+            data = {"object": review["object"], "oldObject": review["oldObject"], "request": review}
+            try:
+                holds = expression.holds(data)
+            except EvaluationError:
+                holds = False
+            if not holds:
                 said.append(each["message"])
     return said
 
