@@ -115,6 +115,7 @@ from attestation.pki.profiles import ProfileName
 from attestation.pki.request import MAX_CSR_BYTES, parse_csr, read_request
 from attestation.pki.requested import requested_names
 from attestation.reference import compose, diff, identifier, parse_policy
+from attestation.reference.attestation_policy import BACKENDS, policy_of
 from attestation.reference.cel_rules import broken, compiled
 from attestation.reference.confidential import CelRule
 from attestation.reference.corim import CLASS_OID, PROFILE, parse_corim
@@ -154,7 +155,11 @@ from attestation_extensions.disk_kms.messages import parse_request as parse_kms_
 from attestation_extensions.metrics.listening import parse as parse_metrics_request
 from attestation_extensions.webhooks.addresses import WebhookURLInvalid
 from attestation_extensions.webhooks.addresses import read_url as read_webhook_url
+from attestation_operator.durations import NotADuration, format_duration, parse_duration
 from attestation_operator.nodes.objects import has_evidence, requested_node
+from attestation_operator.objects import POLICY as POLICY_KIND
+from attestation_operator.objects import RUN
+from attestation_operator.runs import kinds
 from attestation_service import kql
 from attestation_service.auth import Duty, access_token, service_account
 from attestation_service.auth import client_certificate as operator_certificate
@@ -184,6 +189,8 @@ from attestation_testing.software_keys import ak_template
 from attestation_testing.tee.amd import Pki, Processor
 from attestation_testing.tee.intel import ISSUED, Platform, collateral_json, enclave_report, td_report
 from attestation_testing.tee.nvidia import SoftwareGPU
+from tests.fixtures.attestation_kinds import GOOD as KINDS
+from tests.fixtures.attestation_kinds import SEED
 from tests.fixtures.collateral import GOOD as COLLATERAL
 from tests.fixtures.collateral import TRUSTED as COLLATERAL_TRUSTED
 from tests.fixtures.operator_pki import OperatorCA
@@ -401,6 +408,42 @@ def label_selector(data: bytes) -> None:
         wanted = parse_selector(data.decode("utf-8", "replace"))
         valued = {key: value for key, value in wanted.items() if value is not None}
         assert not valued or parse_selector(told(valued)) == valued
+
+
+def go_duration(data: bytes) -> None:
+    """`parse_duration`: what was read, written as Go writes it, is read as the same."""
+    with contextlib.suppress(NotADuration):
+        found = parse_duration(data.decode("utf-8", "replace"))
+        assert parse_duration(format_duration(found)) == found
+
+
+def attestation_policy(data: bytes) -> None:
+    """`policy_of`: a policy of Kubernetes is one for each backend, its defaults written out, or none."""
+    try:
+        spec = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    for backend in BACKENDS:
+        with contextlib.suppress(PolicyInvalid):
+            assert policy_of(spec, backend=backend).document
+
+
+def _policies() -> list[bytes]:
+    return [json.dumps(each).encode() for each in (SEED["spec"]["policy"], KINDS[POLICY_KIND][0])]
+
+
+def _runs() -> list[bytes]:
+    return [json.dumps(each).encode() for each in (SEED["spec"], KINDS[RUN][0])]
+
+
+def run_object(data: bytes) -> None:
+    """`kinds.faults`: whatever stands in a run, faults are told and nothing is raised."""
+    try:
+        spec = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    found = kinds.faults(RUN, {"metadata": {"name": "r"}, "spec": spec})
+    assert found or kinds.canonical(spec)
 
 
 def signer_request(data: bytes) -> None:
@@ -1608,6 +1651,11 @@ TARGETS: Final[dict[str, Target]] = {
     "label_selector": Target(
         label_selector, lambda: [b"rack=4,site=ams", b"example.org/rack=,spare", b"itl.io/x=1"], 256
     ),
+    "go_duration": Target(
+        go_duration, lambda: [b"2m", b"1h30m", b"500ms", b"1.5h", "7µs".encode(), b"0"], 80
+    ),
+    "attestation_policy": Target(attestation_policy, _policies, 8192),
+    "run_object": Target(run_object, _runs, 2048),
     "kubeconfig": Target(kubeconfig, _kubeconfigs, 1200),
     "exec_info": Target(exec_info, _exec_infos, 1200),
     "signer_request": Target(

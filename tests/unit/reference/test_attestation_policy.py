@@ -340,6 +340,15 @@ def test_what_breaks_a_rule_is_refused_by_name(member: str, spec: dict[str, Any]
         AttestationPolicySpec.model_validate(report)
 
 
+def test_what_is_too_deep_is_refused_as_anything_else_is() -> None:
+    """However deep it is: a stranger writes it."""
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"minTcb": deep}
+    with pytest.raises(PolicyInvalid, match="minTcb"):
+        policy_of({"mode": "report", "sevSnp": deep}, backend="tpm")
+
+
 def test_every_backend_is_known_and_no_other() -> None:
     """A backend that nobody judges has no policy."""
     with pytest.raises(PolicyInvalid, match="backend"):

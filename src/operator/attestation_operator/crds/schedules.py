@@ -1,4 +1,4 @@
-"""`security.ugallu.io/v1alpha1`: AttestationSchedule, as a model (ours: runs that nobody has to script)."""
+"""`security.ugallu.io/v1alpha1`: AttestationSchedule, as a model (ours: runs that nobody scripts)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Count = Annotated[int, Field(ge=0, le=1000)]
 
 
 class ScheduleHistory(Part):
-    """How many finished runs are kept for each node; older ones are deleted."""
+    """How many finished runs are kept of each node and backend; older ones are deleted."""
 
     succeeded: Count = Field(default=3, description="Of those that succeeded")
     failed: Count = Field(default=3, description="Of those that failed")
@@ -65,9 +65,9 @@ class ScheduleSpec(Part):
     )
     timeout: Timeout
     history: ScheduleHistory = Field(
-        default=ScheduleHistory(), description="How many finished runs are kept for each node"
+        default=ScheduleHistory(), description="How many finished runs are kept of each node and backend"
     )
-    suspend: bool = Field(default=False, description="No new runs; what is kept is pruned all the same")
+    suspend: bool = Field(default=False, description="Create nothing and take nothing away")
 
     @model_validator(mode="after")
     def _when(self) -> ScheduleSpec:

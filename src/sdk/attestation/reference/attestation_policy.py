@@ -234,10 +234,14 @@ def references() -> Mapping[str, tuple[str, ...]]:
     }
 
 
-def _without_null(value: object) -> object:
+_DEEPEST: Final = 4
+"""Objects inside of each other in a block, at most: `minTcb.milan.snp`. What is deeper is refused by its name."""
+
+
+def _without_null(value: object, levels: int = _DEEPEST) -> object:
     """Leave out what is null: an API server may keep it of a member that was taken away."""
-    if isinstance(value, Mapping):
-        return {key: _without_null(each) for key, each in value.items() if each is not None}
+    if levels and isinstance(value, Mapping):
+        return {key: _without_null(each, levels - 1) for key, each in value.items() if each is not None}
     return value
 
 
