@@ -84,7 +84,7 @@ def _type(schema: Mapping[str, Any]) -> str:
         return {"byte": "base64", "date-time": "RFC 3339"}[schema["format"]]
     if kind == "string":
         pattern = schema.get("pattern", "")
-        if digits := re.findall(r"\[0-9a-f\]\{(\d+)\}", pattern):
+        if (digits := re.findall(r"\[0-9a-f\]\{(\d+)\}", pattern)) and ")+" not in pattern:
             return f"{' or '.join(digits)} hex digits"
         return f"string{_bounds(schema, 'minLength', 'maxLength')}"
     return f"{kind}{_bounds(schema, 'minimum', 'maximum')}"
