@@ -20,7 +20,7 @@ from attestation_operator.objects import (
     Kind,
 )
 from attestation_operator.runs import kinds
-from attestation_testing.kubernetes.schema import HAS_CEL
+from attestation_testing.kubernetes.expressions import HAS_CEL
 from tests.contract.kubernetes import MERGE, done, eventually, new_name, refused
 from tests.fixtures.attestation_kinds import GOOD, REFUSED, SEED, changed
 from tests.fixtures.kube import KubeAPI, kube, rest
