@@ -355,3 +355,73 @@ def test_with_the_definition_all_goes(kube: KubeAPI, admin: httpx.Client, name: 
 
 def _missing(answer: httpx.Response) -> None:
     assert answer.status_code == 404
+
+
+# In namespaces
+
+ROOMS = f"/apis/{GROUP}/v1/rooms"
+IN = "/apis/{group}/v1/namespaces/{namespace}/rooms"
+
+
+@pytest.fixture(scope="module")
+def rooms(admin: httpx.Client) -> Iterator[str]:
+    """Rooms are in namespaces, and say by what they are selected; yield the path of those of `default`."""
+    crd = definition("rooms", scope="Namespaced")
+    crd["spec"]["versions"][0] |= {"selectableFields": [{"jsonPath": ".spec.mode"}]}
+    done(admin.post(CRDS, json=crd), 201)
+    eventually(lambda: done(admin.get(ROOMS)))
+    yield IN.format(group=GROUP, namespace="default")
+    admin.delete(f"{CRDS}/rooms.{GROUP}")
+
+
+def room(name: str, **spec: Any) -> dict[str, Any]:
+    """Return a Room."""
+    return {**thing(name, **spec), "kind": "Room"}
+
+
+def test_they_are_where_their_namespace_is(admin: httpx.Client, rooms: str, name: str) -> None:
+    """One name in two namespaces is two objects; a list is of one of them or of all."""
+    other = IN.format(group=GROUP, namespace="kube-public")
+    mine = done(admin.post(rooms, json=room(name)), 201)
+    theirs = done(admin.post(other, json=room(name, size=2)), 201)
+    assert mine["metadata"]["namespace"] == "default"
+    assert mine["metadata"]["uid"] != theirs["metadata"]["uid"]
+    for path, sizes in ((rooms, [1]), (other, [2]), (ROOMS, [1, 2])):
+        listed = done(admin.get(path))["items"]
+        assert [each["spec"]["size"] for each in listed if each["metadata"]["name"] == name] == sizes
+    done(admin.patch(f"{rooms}/{name}/status", json={"status": {"phase": "x"}}, headers=MERGE))
+    assert done(admin.get(f"{rooms}/{name}"))["status"] == {"phase": "x"}
+    assert "status" not in done(admin.get(f"{other}/{name}"))
+    done(admin.delete(f"{rooms}/{name}"))
+    refused(admin.get(f"{rooms}/{name}"), 404)
+    done(admin.delete(f"{other}/{name}"))
+
+
+def test_a_namespace_must_be_there_and_be_meant(admin: httpx.Client, rooms: str, name: str) -> None:
+    """That of the path is that of the object; none of them is all, and nothing is made there."""
+    body = room(name)
+    body["metadata"]["namespace"] = "kube-public"
+    refused(admin.post(rooms, json=body), 400, "does not match the namespace")
+    refused(admin.post(IN.format(group=GROUP, namespace="nowhere"), json=room(name)), 404)
+    assert admin.post(ROOMS, json=room(name)).status_code == 404
+
+
+def test_fields_are_selected_by_where_the_server_knows_that(
+    kube: KubeAPI, admin: httpx.Client, rooms: str, name: str
+) -> None:
+    """Since 1.31, in lists and in watches; before that, and by any other field, it is refused."""
+    done(admin.post(rooms, json=room(name, mode="off")), 201)
+    known = {"fieldSelector": "spec.mode=off"}
+    if kube.kind == "real":
+        refused(admin.get(ROOMS, params=known), 400, "field label not supported: spec.mode")
+        refused(admin.get(ROOMS, params={**known, "watch": "1", "timeoutSeconds": "1"}), 400)
+    else:
+        assert [each["metadata"]["name"] for each in done(admin.get(ROOMS, params=known))["items"]] == [name]
+        with Watch(admin, ROOMS, **known) as watch:
+            done(admin.post(rooms, json=room(f"{name}-on")), 201)
+            done(admin.patch(f"{rooms}/{name}", json={"spec": {"mode": "on"}}, headers=MERGE))
+            assert watch.names(2) == [("ADDED", name), ("DELETED", name)]
+    refused(
+        admin.get(ROOMS, params={"fieldSelector": "spec.size=1"}), 400, "field label not supported: spec.size"
+    )
+    done(admin.get(ROOMS, params={"fieldSelector": f"metadata.namespace=default,metadata.name={name}"}))

@@ -498,6 +498,14 @@ def test_selectors_have_a_form(admin: httpx.Client, query: dict[str, str]) -> No
     refused(admin.get(MAPS, params=query), 400)
 
 
+def test_what_is_not_selected_by_is_told(admin: httpx.Client) -> None:
+    """In one way of a resource that is selected by some of its fields, in another of one that never is."""
+    never = '"spec.x" is not a known field selector: only "metadata.name", "metadata.namespace"'
+    for path, words in ((MAPS, never), (NODES, "field label not supported: spec.x")):
+        status = refused(admin.get(path, params={"fieldSelector": "spec.x=1"}), 400)
+        assert status["message"] == words
+
+
 def test_fields_select(admin: httpx.Client, made: dict[str, Any], name: str) -> None:
     """The name, of every resource."""
     found = done(admin.get(MAPS, params={"fieldSelector": f"metadata.name={name}"}))["items"]

@@ -157,7 +157,7 @@ def test_any_bytes_may_be_pem(data: bytes) -> None:
 def test_selectors_select_or_are_refused(said: str) -> None:
     """In no other way."""
     value = {"metadata": {"name": "a", "labels": {"a": "b"}}}
-    for read in (label_selector, lambda text: field_selector(text, (), "v1", "Thing")):
+    for read in (label_selector, lambda text: field_selector(text, ())):
         try:
             matches = read(said)
         except StatusError:

@@ -24,6 +24,7 @@ from attestation_operator.errors import (
 from attestation_operator.executor import KubernetesExecutor
 from attestation_operator.nodewatch import NodeWatch
 from attestation_operator.objects import Key, Kind, Raw, Target
+from attestation_operator.watching import Watcher, connection
 from tests.fixtures.kube import FakeKube, KubeAPI, fake, kube, rest
 from tests.unit.operator.doubles import Log
 
@@ -219,6 +220,29 @@ def test_objects_are_read_and_listed(kube: KubeAPI, http: httpx.Client) -> None:
                 assert one["metadata"]["name"] == name
             with pytest.raises(SelectorRefused):
                 await cluster.list(KIND, fields={"spec.n": "1"})
+
+    run(go())
+
+
+def test_kopf_tells_objects_with_their_namespace(kube: KubeAPI, http: httpx.Client) -> None:
+    """One name in two namespaces is two objects, and each goes by itself."""
+    name = next(NAMES)
+    raw = {"apiVersion": KIND.api_version, "kind": KIND.kind, **probe(name, "kopf")}
+    other = PROBES.replace("default", "kube-public")
+    made(http, name, "kopf")
+    http.post(other, json={**raw, "metadata": {"name": name}}).raise_for_status()
+    told: dict[Key, Raw | None] = {}
+
+    async def go() -> None:
+        watcher = Watcher([KIND], told.__setitem__, lambda: connection(config_from(kube.kubeconfig())))
+        task = asyncio.create_task(watcher.run())
+        here, there_ = (Key(kind=KIND, name=name, namespace=each) for each in ("default", "kube-public"))
+        await until(lambda: here in told and there_ in told)
+        await asyncio.to_thread(http.delete, f"{other}/{name}")
+        await until(lambda: told[there_] is None)
+        assert told[here] is not None
+        task.cancel()
+        await asyncio.wait([task])
 
     run(go())
 

@@ -30,7 +30,7 @@ from attestation_testing.kubernetes.deleting import Deleting
 from attestation_testing.kubernetes.discovery import Discovery
 from attestation_testing.kubernetes.objects import copied
 from attestation_testing.kubernetes.reading import Reading
-from attestation_testing.kubernetes.requests import Answer, Request, Target, Watching, is_true, shown
+from attestation_testing.kubernetes.requests import NOTHING, Answer, Request, Target, Watching, is_true, shown
 from attestation_testing.kubernetes.resources import BUILT_IN, NEWEST, Resource
 from attestation_testing.kubernetes.rules import RULES, Rules
 from attestation_testing.kubernetes.status import Object, StatusError, not_allowed, not_found
@@ -214,6 +214,8 @@ class Cluster:
         if verb == "list":
             return self.reading.list(request, target)
         if resource.namespaced and not target.namespace:
+            if resource.custom:
+                return NOTHING
             raise not_allowed()
         if verb == "get":
             return Answer(200, encode(shown(self.found(target), target.api_version)))

@@ -134,30 +134,21 @@ class Deleting:
         return last
 
     def _dependents(self, uid: str) -> list[tuple[Resource, Object]]:
-        return [
-            (self._cluster.resources[key], each)
-            for key, each in self._cluster.store.everything()
-            if any(ref.get("uid") == uid for ref in each["metadata"].get("ownerReferences") or ())
-        ]
-
-    def _exists(self, uid: str) -> Object | None:
-        return next(
-            (each for _, each in self._cluster.store.everything() if each["metadata"]["uid"] == uid), None
-        )
+        return [(self._cluster.resources[key], each) for key, each in self._cluster.store.owned_by(uid)]
 
     def _collect(self, uid: str) -> None:
         """Delete what has no owner left."""
         for resource, each in self._dependents(uid):
             refs = each["metadata"]["ownerReferences"]
-            alive = [
-                ref
-                for ref in refs
-                if (owner := self._exists(ref.get("uid"))) and not owner["metadata"].get("deletionTimestamp")
-            ]
+            alive = [ref for ref in refs if self._stays(str(ref.get("uid")))]
             if not alive:
                 self.delete(resource, each)
             elif len(alive) < len(refs):
                 self._rewrite(resource, each, "ownerReferences", alive)
+
+    def _stays(self, uid: str) -> bool:
+        found = self._cluster.store.of_uid(uid)
+        return found is not None and not found[1]["metadata"].get("deletionTimestamp")
 
     def _orphan(self, uid: str) -> None:
         for resource, each in self._dependents(uid):
@@ -166,15 +157,16 @@ class Deleting:
 
     def _release(self, uid: str) -> None:
         """Let go of an owner that waits for its dependents, once there are none."""
-        for key, each in list(self._cluster.store.everything()):
-            metadata = each["metadata"]
-            if metadata["uid"] != uid or "foregroundDeletion" not in (metadata.get("finalizers") or ()):
-                continue
-            if not self._dependents(uid):
-                left = [name for name in metadata["finalizers"] if name != "foregroundDeletion"]
-                changed = self._rewrite(self._cluster.resources[key], each, "finalizers", left)
-                if not left:
-                    self.gone(self._cluster.resources[key], changed)
+        found = self._cluster.store.of_uid(uid)
+        if found is None or self._dependents(uid):
+            return
+        key, owner = found
+        finalizers = owner["metadata"].get("finalizers") or ()
+        if "foregroundDeletion" in finalizers:
+            left = [name for name in finalizers if name != "foregroundDeletion"]
+            changed = self._rewrite(self._cluster.resources[key], owner, "finalizers", left)
+            if not left:
+                self.gone(self._cluster.resources[key], changed)
 
     def _rewrite(self, resource: Resource, found: Object, name: str, value: list[Any]) -> Object:
         new = copied(dict(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attestation_testing.kubernetes.access import Attributes
-from attestation_testing.kubernetes.requests import Answer, Request
+from attestation_testing.kubernetes.requests import NOTHING, Answer, Request
 from attestation_testing.kubernetes.status import Object, unknown_path
 from attestation_testing.kubernetes.store import encode
 
@@ -55,7 +55,7 @@ class Discovery:
             if len(parts) == 3:  # apis, group, version
                 return Answer(200, encode(self._group_version(parts[1], parts[2])))
         if parts[0] in ("api", "apis"):
-            return Answer(404, b"404 page not found\n", "text/plain; charset=utf-8")
+            return NOTHING
         raise unknown_path()
 
     def _group(self, group: str) -> Object:

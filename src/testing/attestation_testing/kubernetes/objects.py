@@ -110,14 +110,12 @@ def label_selector(said: str) -> Matches | None:
     return matches
 
 
-def field_selector(said: str, known: tuple[str, ...], version: str, kind: str) -> Matches | None:
+def field_selector(said: str, known: tuple[str, ...] | None) -> Matches | None:
     """Return what `fieldSelector` lets through; None for all.
 
     Args:
         said: As `spec.signerName=a/b,metadata.name!=c`.
-        known: What may be selected by, beside name and namespace.
-        version: Of the API, for the refusal.
-        kind: For the refusal.
+        known: What may be selected by, beside name and namespace; None where nothing ever is.
 
     Raises:
         StatusError: Something else is asked for.
@@ -130,10 +128,11 @@ def field_selector(said: str, known: tuple[str, ...], version: str, kind: str) -
         field, found, value = each.partition(sign)
         if not found:
             raise bad_request(f"invalid selector: {each!r}; can't understand {each!r}")
-        if field not in ("metadata.name", "metadata.namespace", *known):
+        if field not in ("metadata.name", "metadata.namespace", *(known or ())):
             raise bad_request(
-                f'Unable to find "{version}, Kind={kind}" that match label selector "", '
-                f'field selector "{said}": field label not supported: {field}'
+                f"field label not supported: {field}"
+                if known is not None
+                else f'"{field}" is not a known field selector: only "metadata.name", "metadata.namespace"'
             )
         all_of.append((field, sign != "!=", value))
     return lambda value: all((word(part(value, field)) == want) is is_ for field, is_, want in all_of)

@@ -33,10 +33,11 @@ class Reading:
 
     def selected(self, request: Request, target: Target) -> Matches | None:
         """Return what the selectors of a request let through; None for all."""
-        kind = target.resource.kind
+        selectable = target.version.selectable
         labels = label_selector(request.query.get("labelSelector", ""))
         fields = field_selector(
-            request.query.get("fieldSelector", ""), target.version.selectable, target.api_version, kind
+            request.query.get("fieldSelector", ""),
+            selectable if selectable or target.resource.custom else None,
         )
         checks = [each for each in (labels, fields) if each is not None]
         if target.name:

@@ -51,6 +51,10 @@ class Answer:
     retry_after: int | None = None
 
 
+NOTHING: Final = Answer(404, b"404 page not found\n", "text/plain; charset=utf-8")
+"""No part of the server knows the path."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watching:
     """A watch that was let through; the server follows it.

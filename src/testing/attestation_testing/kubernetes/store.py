@@ -16,6 +16,9 @@ from attestation_testing.kubernetes.status import Object
 Key = tuple[str, str]
 """Group and plural of a resource."""
 
+Place = tuple[Key, tuple[str, str]]
+"""Of which resource, and namespace and name."""
+
 MOST_BYTES: Final = 1536 * 1024
 """What etcd takes in one request."""
 
@@ -68,6 +71,11 @@ class Change:
 Listener = Callable[[Change], None]
 
 
+def _owners(value: Object | None) -> set[str]:
+    references = () if value is None else value["metadata"].get("ownerReferences") or ()
+    return {str(each.get("uid")) for each in references}
+
+
 class Store:
     """Objects by resource, namespace and name, and a bounded history of changes.
 
@@ -78,6 +86,8 @@ class Store:
     def __init__(self, *, history: int = 100_000) -> None:
         self.version = 1
         self._objects: dict[Key, dict[tuple[str, str], Object]] = {}
+        self._places: dict[str, Place] = {}
+        self._owned: dict[str, dict[Place, None]] = {}
         self._changes: deque[Change] = deque()
         self._most = history
         self.oldest = 1
@@ -99,6 +109,30 @@ class Store:
             for each in list(objects.values()):
                 yield key, each
 
+    def of_uid(self, uid: str) -> tuple[Key, Object] | None:
+        """Return the object with a UID, with its resource."""
+        if (found := self._places.get(uid)) is None:
+            return None
+        key, place = found
+        return key, self._objects[key][place]
+
+    def owned_by(self, uid: str) -> list[tuple[Key, Object]]:
+        """Return the objects that name an owner, with their resources."""
+        return [(key, self._objects[key][place]) for key, place in self._owned.get(uid, ())]
+
+    def _index(self, place: Place, before: Object | None, now: Object | None) -> None:
+        """Keep what is known of UIDs and owners."""
+        for owner in _owners(before):
+            self._owned[owner].pop(place, None)
+            if not self._owned[owner]:
+                del self._owned[owner]
+        for owner in _owners(now):
+            self._owned.setdefault(owner, {})[place] = None
+        if before is not None:
+            self._places.pop(before["metadata"]["uid"], None)
+        if now is not None:
+            self._places[now["metadata"]["uid"]] = place
+
     def put(self, key: Key, value: Object) -> Object:
         """Store *value*, which becomes ours, under a new version; return it."""
         metadata = value["metadata"]
@@ -109,13 +143,15 @@ class Store:
         objects = self._objects.setdefault(key, {})
         before = objects.get(place)
         objects[place] = value
+        self._index((key, place), before, value)
         self._tell(Change(self.version, key, value, before))
         return value
 
     def remove(self, key: Key, value: Object) -> Object:
         """Delete *value*; return it with the version of its deletion."""
         metadata = value["metadata"]
-        del self._objects[key][metadata.get("namespace", ""), metadata["name"]]
+        place = metadata.get("namespace", ""), metadata["name"]
+        self._index((key, place), self._objects[key].pop(place), None)
         self.version += 1
         last = _stored({**value, "metadata": {**metadata, "resourceVersion": str(self.version)}})
         self._tell(Change(self.version, key, last, value, deleted=True))
