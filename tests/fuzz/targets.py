@@ -141,6 +141,7 @@ from attestation.tpm import (
     parse_tpmt_public,
 )
 from attestation.tpm.credential import parse_id_object
+from attestation.tpm.hashes import bank_name
 from attestation.tpm.key_file import TPMKey, encode_key, encode_key_file, parse_key_file
 from attestation.tpm_bundle.pem import certificates as pem_certificates
 from attestation.wire import Reader, b64decode, b64encode, hexdecode, sized
@@ -808,7 +809,14 @@ def _zoo_certificates() -> list[bytes]:
 
 
 def pcr_values(data: bytes) -> None:
-    """`tpm_quote.parse_pcr_values` on what JSON of the API's shape can say."""
+    """`tpm_quote.parse_pcr_json` on anything, `parse_pcr_values` on what JSON of the API's shape can say."""
+    with contextlib.suppress(MalformedEvidence):
+        read = tpm_quote.parse_pcr_json(data)
+        assert len(data) <= tpm_quote.MAX_PCR_JSON_BYTES
+        texts = {
+            bank_name(bank): {str(i): each.hex() for i, each in found.items()} for bank, found in read.items()
+        }
+        assert tpm_quote.parse_pcr_json(json.dumps(texts).encode()) == read
     try:
         values = json.loads(data)
     except (ValueError, RecursionError):

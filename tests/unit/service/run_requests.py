@@ -11,17 +11,16 @@ import httpx
 from attestation.wire import b64decode, b64encode
 from tests.unit.service.conftest import HeldClock, Service, Starter
 from tests.unit.service.node import SoftwareNode
-from tests.unit.service.test_service_accounts import ACCOUNTS, claims, cluster, token
+from tests.unit.service.test_service_accounts import claims, cluster, token
 
 UID = "0f6b3c1e-0000-4000-8000-000000000001"
 NODE_UID = "5a1d9d7e-0000-4000-8000-00000000000a"
-DUTIES = {**ACCOUNTS, "attestation-runs": ["itl:runs"], "attestation-run-agent": ["priv:agent"]}
 QUOTE = "application/vnd.itl.tpm-quote"
 
 
 async def serving(start: Starter, clock: HeldClock | None = None, **changed: Any) -> Service:
     """Start a service that knows one cluster with runs; `rule` changes it."""
-    rule = cluster(service_accounts=DUTIES, **changed.pop("rule", {}))
+    rule = cluster(**changed.pop("rule", {}))
     return await start(clock, kubernetes_clusters=json.dumps([rule]), **changed)
 
 

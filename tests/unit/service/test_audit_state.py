@@ -21,6 +21,7 @@ from attestation.store.tables import Base
 from attestation_service.audit import verification
 from attestation_service.audit.ledger import MOST_FINDINGS, Ledger
 from tests.contract.test_store_node_csrs import decided
+from tests.contract.test_store_runs import an_attempt, concluded
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.test_operator_certificates import desk_at, wanted
@@ -44,6 +45,7 @@ OTHER: Mapping[str, Mapping[str, Any]] = {
     "ca-key": {"issuer_id": "f" * 16, "state": "retired"},
     "certificate": {"id": None, "serial": "f" * 40},
     "node-request": {"id": None, "result_id": "f" * 32, "csr_uid": "another"},
+    "run-attempt": {"challenge_id": "f" * 32, "attempt": 2},
 }
 """What another row of each kind has in place of what must be its own."""
 
@@ -70,6 +72,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
     "ca-key": {"key_uri": "file:/tmp/mine.pem"},
     "certificate": {"state": "held"},
     "node-request": {"content_sha256": "e" * 64, "machine_id": "another", "tier": 1, "serial": "f" * 40},
+    "run-attempt": {"run_id": "another", "machine_id": "another", "result": "[]"},
 }
 """What whoever writes to the database makes of a row."""
 
@@ -169,10 +172,12 @@ async def furnished(start: Starter) -> Service:
     await service.store.write(lambda tx: tx.trust.add(anchor))
     await service.store.write(lambda tx: tx.refused_keys.put(refused))
     await service.store.write(lambda tx: tx.node_csrs.add(decided()))
+    await service.store.write(lambda tx: tx.runs.issue(an_attempt()))
+    await service.store.write(concluded)
     return service
 
 
-@pytest.mark.threat("T136")
+@pytest.mark.threat("T136", "T266")
 async def test_every_kind_of_row_is_compared(start: Starter) -> None:
     """A row that somebody inserts, changes or deletes behind the service's back is named, whatever its kind."""
     service = await furnished(start)
@@ -245,6 +250,7 @@ UNTOLD = {
     "node-request": {
         *("id", "result_id", "csr_name", "signer_name", "reason", "message", "assurance", "ak_name", "at"),
     },
+    "run-attempt": {"issued_at", "expires_at", "used_at"},
     "anchor": {"reason", "added_at", "added_by", "changed_at", "changed_by"},
 }
 """Columns that were looked at, and give nothing by themselves."""

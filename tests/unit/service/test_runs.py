@@ -126,6 +126,7 @@ def b64decode_url(text: str) -> bytes:
 # ---------------------------------------------------------------- the challenge
 
 
+@pytest.mark.threat("T263")
 async def test_a_challenge_is_told_to_its_node_alone(service: Service) -> None:
     """The controller learns it when the attempt has ended; then anybody computes the nonce again."""
     node = await admitted(service)
@@ -144,6 +145,7 @@ async def test_a_challenge_is_told_to_its_node_alone(service: Service) -> None:
     assert shown["challenge"] == {name: challenge[name] for name in ("id", "random", "nonce", "expires_at")}
 
 
+@pytest.mark.threat("T264")
 async def test_each_run_has_a_challenge_of_its_own(service: Service) -> None:
     """Evidence for one run answers no other."""
     node = await admitted(service)
@@ -164,6 +166,7 @@ async def test_each_run_has_a_challenge_of_its_own(service: Service) -> None:
 # ---------------------------------------------------------------- C9
 
 
+@pytest.mark.threat("T264")
 async def test_a_challenge_is_answered_once(service: Service) -> None:
     """A replay is 409, also where both are posted at the same time: one wins, with one entry of the audit."""
     node = await admitted(service)
@@ -180,6 +183,7 @@ async def test_a_challenge_is_answered_once(service: Service) -> None:
     assert (await opened(service, opening(service)))["attempt"] == 1
 
 
+@pytest.mark.threat("T264")
 async def test_a_challenge_ends_after_a_minute(service: Service) -> None:
     """Evidence after it is 410, and the run may be opened again, which gives the next one."""
     node = await admitted(service)
@@ -274,6 +278,7 @@ async def test_the_same_policy_has_the_same_identifier(service: Service) -> None
 # ---------------------------------------------------------------- whose node
 
 
+@pytest.mark.threat("T263")
 @pytest.mark.parametrize(
     "agent",
     [
@@ -323,6 +328,7 @@ async def test_each_duty_opens_its_own_routes(service: Service) -> None:
     assert (await service.get("/api/v1/machines", headers=agent)).status_code == 401
 
 
+@pytest.mark.threat("T265")
 async def test_no_node_takes_the_others_their_turn(service: Service) -> None:
     """Who asks for ever is refused alone; each refusal counts, so guessing runs costs the same."""
     await admitted(service)
@@ -341,6 +347,7 @@ async def test_no_node_takes_the_others_their_turn(service: Service) -> None:
 # ---------------------------------------------------------------- what a node may not say
 
 
+@pytest.mark.threat("T264")
 async def test_a_verdict_of_the_node_counts_for_nothing(service: Service) -> None:
     """C4: a member that is not listed is refused, wherever it stands; nothing of it is a result."""
     node = await admitted(service)

@@ -11,9 +11,9 @@ import certifi
 import httpx
 import pytest
 
-from attestation.errors import Forbidden, IdentityProviderUnavailable, Unauthenticated
+from attestation.errors import Forbidden, IdentityProviderUnavailable, NodeMismatch, Unauthenticated
 from attestation_service.auth.cluster_keys import MAX_DOCUMENT_BYTES, Clusters
-from attestation_service.context.identity import Controller
+from attestation_service.context.identity import BoundNode, Controller
 from attestation_service.context.request import Origin
 from attestation_service.kubernetes_clusters import ControllerDuty
 from attestation_service.settings import Settings, SettingsInvalid
@@ -29,6 +29,8 @@ ACCOUNTS = {
     "attestation-approver": ["itl:approver"],
     "attestation-signer": ["itl:signer"],
     "attestation-controller": ["itl:nodes", "itl:more-nodes"],
+    "attestation-runs": ["itl:runs"],
+    "attestation-run-agent": ["priv:agent"],
 }
 
 
@@ -116,6 +118,46 @@ async def test_an_account_has_its_duty(
     event = found.event("x")
     assert event.operator_cn == f"default/{account}"
     assert event.operator_sub == f"{ISSUER}#system:serviceaccount:{account}"
+
+
+NODE = {"name": "w-1", "uid": "5a1d"}
+
+
+async def test_an_agent_is_of_the_node_that_its_token_names(clusters: Clusters, clock: HeldClock) -> None:
+    """As the API server wrote it; of every other duty nobody asks on which node it runs."""
+    said = claims(clock, "priv:agent")
+    said["kubernetes.io"]["node"] = NODE
+    found = await ask(clusters, token(said), clock)
+    assert (found.duty, found.node) == (ControllerDuty.RUN_AGENT, BoundNode(**NODE))
+    said = claims(clock, "itl:runs")
+    said["kubernetes.io"]["node"] = NODE
+    found = await ask(clusters, token(said), clock)
+    assert (found.duty, found.node) == (ControllerDuty.RUNS, None)
+
+
+@pytest.mark.threat("T263")
+@pytest.mark.parametrize(
+    "node",
+    [
+        None,
+        "w-1",
+        [NODE],
+        {},
+        {"name": "w-1"},
+        {"uid": "5a1d"},
+        {"name": "", "uid": "5a1d"},
+        {"name": "w-1", "uid": 5},
+        {"name": "w-1\n", "uid": "5a1d"},
+    ],
+    ids=str,
+)
+async def test_an_agent_whose_token_names_no_node(clusters: Clusters, clock: HeldClock, node: Any) -> None:
+    """It could be anywhere: known, and refused."""
+    said = claims(clock, "priv:agent")
+    if node is not None:
+        said["kubernetes.io"]["node"] = node
+    with pytest.raises(NodeMismatch):
+        await ask(clusters, token(said), clock)
 
 
 async def test_an_account_without_duty_is_known_and_refused(clusters: Clusters, clock: HeldClock) -> None:

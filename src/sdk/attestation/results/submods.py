@@ -18,7 +18,7 @@ _PARTS: Final[Mapping[str, str]] = {
     "gpu": GPU,
 }
 """First word of a check's name -> part."""
-_SHARED: Final = frozenset({"policy", "assurance", "evidence", "rule", "guest-name"})
+_SHARED: Final = frozenset({"policy", "assurance", "evidence", "rule", "guest-name", "machine", "reference"})
 """Checks of the machine, which speak of every part."""
 _OF_CPU: Final = frozenset({Subject.LAUNCH})
 

@@ -26,6 +26,7 @@ from attestation.store.tables import (
     PolicyRow,
     RefusedKeyRow,
     RegistrationTokenRow,
+    RunAttemptRow,
     TrustCertificateRow,
     table_of,
 )
@@ -125,6 +126,14 @@ AUTHORITY: Final = {
             nothing=("deny",),
             says="decision",
         ),
+        _table(
+            "run-attempt",
+            RunAttemptRow,
+            "challenge_id",
+            "run_id attempt random verdict machine_id result",
+            nothing=("failed", "indeterminate"),
+            says="verdict",
+        ),
     )
 }
 """By the name of the table."""
@@ -139,8 +148,7 @@ NOT_AUTHORITY: Final = {
     "attestation_results": "what was judged; what it gave is in the machine's row",
     "challenges": "asks for evidence, and admits nobody without",
     "node_csr_challenges": "asks for evidence, and admits nobody without",
-    "runs": "asks a node for evidence, and admits nobody without",
-    "run_attempts": "what was judged of a node; the result in it is signed, and the audit tells the verdict",
+    "runs": "asks a node for evidence; an answer's random makes the nonce of this UID alone, which its result names",
     "run_blobs": "evidence",
     "config_tokens": "good for one delivery, sealed to the TPM that the machine's row names",
     "ocsp_delegates": "sealed to the service's key; its certificate is a row of its own",

@@ -145,6 +145,17 @@ _NAMESAKES = Prepared(
     .where(_CALLED, _C.machine_id != bindparam("besides"))
     .order_by(_C.id)
 )
+# Of these `name_key` says nothing any more (machines.names.NAMELESS), so their words are compared.
+_ONCE_CALLED = Prepared(
+    select(_T)
+    .where(
+        _C.hostname == bindparam("name"),
+        _C.cluster_id == bindparam("of_cluster"),
+        or_(*(_C.status == each.value for each in sorted(NAMELESS))),
+    )
+    .order_by(_C.id.desc())
+    .limit(1)
+)
 _SHARING_WITH = Prepared(
     select(_C.machine_id, _C.name_key, _C.address_key)
     .where(_CALLED, _C.cluster_id == bindparam("cluster_id"), _C.shares_names)
@@ -278,6 +289,10 @@ class Machines:
             )
             for machine_id, cluster_id, ek_fingerprint, name, address in rows
         ]
+
+    def once_called(self, hostname: str, cluster_id: str) -> Machine | None:
+        """Return the newest machine of a cluster that was called *hostname*, and is nobody's name any more; or None."""
+        return _ROW.one(self._sql.row(_ONCE_CALLED, name=hostname, of_cluster=cluster_id))
 
     def demand_free(
         self, machine_id: str, cluster_id: str, hostname: str | None, assigned_ip: str | None

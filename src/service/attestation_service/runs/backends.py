@@ -55,6 +55,7 @@ class Gathered(NamedTuple):
         expected: What it is compared with; None where the machine has no key for it.
         quote: The bytes that hardware signed, as they came.
         signature: The signature over them; None where it stands inside of them.
+        foreign: They name another key than the machine's.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class Gathered(NamedTuple):
     expected: Any
     quote: bytes
     signature: bytes | None
+    foreign: bool = False
 
 
 class Backend(NamedTuple):
@@ -99,7 +101,11 @@ def _gather_quote(item: Any, sought: Sought) -> Gathered:
     if "event_log" in sent and expected is not None and _is_authentic(evidence, expected):
         # Who holds no activated key cannot have us parse a megabyte.
         evidence = evidence._replace(event_log=res.replays.replay(sent["event_log"], asked.policy.tpm.bank))
-    return Gathered(TPM.name, evidence, expected, sent["pcr_quote"], sent["pcr_signature"])
+    foreign = False
+    if expected is not None:
+        key = tpm_quote.enrolled_key(expected.ak_public, expected.ek_public)
+        foreign = quote.attest.qualified_signer not in key.parents
+    return Gathered(TPM.name, evidence, expected, sent["pcr_quote"], sent["pcr_signature"], foreign)
 
 
 def _members(item: Any) -> dict[str, bytes]:

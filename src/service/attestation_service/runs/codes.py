@@ -20,11 +20,15 @@ from attestation.errors import (
     SelectionMismatch,
     SignatureInvalid,
 )
-from attestation.results import Check, Code
+from attestation.results import Check, Code, TrustClaim
 from attestation.results import tpm_checks as tpm
 
-MACHINE: Final = "machine"
-REFERENCE: Final = "reference"
+MACHINE: Final = Check(
+    name="machine", claim=TrustClaim.INSTANCE_IDENTITY, if_failed=97, code=Code.MACHINE_NOT_ALLOWED
+)
+"""The node is a machine that operators admitted."""
+REFERENCE: Final = Check(name="reference", claim=TrustClaim.EXECUTABLES)
+"""A reference value was compared. It fails never: what does not match fails by its own check."""
 
 _OF_TPM: Final[Mapping[Code, tuple[Check, ...]]] = {
     Code.SIGNATURE_INVALID: (tpm.QUOTE,),
@@ -60,11 +64,9 @@ CODES: Final[Mapping[str, str]] = {
     **{check.name: code.value for code, checks in _OF_TPM.items() for check in checks},
     **{
         check.name: check.code.value
-        for check in (RULE, *(check for kind in KINDS.values() for check in kind.checks))
+        for check in (RULE, MACHINE, *(check for kind in KINDS.values() for check in kind.checks))
         if check.code is not None
     },
-    MACHINE: Code.MACHINE_NOT_ALLOWED.value,
-    REFERENCE: Code.REFERENCE_MISMATCH.value,
 }
 """Name of a check -> what its failure is called."""
 
@@ -77,8 +79,16 @@ _OF_REFUSALS: Final[Mapping[type[EvidenceRejected], Code]] = {
 }
 
 
-def code_of_refusal(error: EvidenceRejected | None, check: str) -> str | None:
-    """Return what the refusal of a quote of a TPM is called; None for another check, whose own code says it."""
+def code_of_refusal(error: EvidenceRejected | None, check: str, *, foreign: bool) -> str | None:
+    """Return what the refusal of a quote of a TPM is called; None for another check, whose own code says it.
+
+    Args:
+        error: The refusal, or None.
+        check: Name of the check that failed.
+        foreign: The quote names another key than that of the machine.
+    """
     if error is None or check != tpm.QUOTE.name:
         return None
+    if foreign and isinstance(error, SignatureInvalid):
+        return Code.MACHINE_NOT_ALLOWED.value
     return _OF_REFUSALS.get(type(error), Code.SIGNATURE_INVALID).value

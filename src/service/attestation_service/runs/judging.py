@@ -26,14 +26,12 @@ from attestation.reference import identifier
 from attestation.results import (
     Assurance,
     AttestationResult,
-    Check,
     Code,
     Failed,
     Flagged,
     Outcome,
     Passed,
     Reported,
-    TrustClaim,
     Undecided,
     Verdict,
     conclude,
@@ -44,16 +42,11 @@ from attestation.wire import b64encode, canonical_json
 from attestation_service import __version__
 from attestation_service.keys import crypto_policy
 from attestation_service.resources import Resources
-from attestation_service.runs import codes
 from attestation_service.runs.asked import Asked
 from attestation_service.runs.backends import BACKENDS, Gathered, Sought
-from attestation_service.runs.codes import CODES, code_of_refusal
+from attestation_service.runs.codes import CODES, MACHINE, REFERENCE, code_of_refusal
 from attestation_service.verifier import nodes
 
-MACHINE: Final = Check(
-    name=codes.MACHINE, claim=TrustClaim.INSTANCE_IDENTITY, if_failed=97, code=Code.MACHINE_NOT_ALLOWED
-)
-REFERENCE: Final = Check(name=codes.REFERENCE, claim=TrustClaim.EXECUTABLES, if_failed=33)
 MAX_QUOTE_BYTES: Final = 64 << 10
 MAX_WORDS: Final = 1024
 _WAIT_FOR_COLLATERAL: Final = frozenset({"snp-vek", "snp-revocation", "tdx-collateral", "tdx-revocation"})
@@ -88,14 +81,15 @@ def judge(tx: Tx, request: RunEvidence, asked: Asked, res: Resources, at: dateti
         why = _words(f"{device.code}: {device.detail}")
         checks = (RunCheck(id=EVIDENCE.name, outcome="unavailable", actual=why),)
         return Judged(result=_result(asked, at, "indeterminate", checks=checks, unavailable=device))
-    machine = nodes.named(tx, asked.run.node_name, asked.run.cluster_id)
+    node, cluster_id = asked.run.node_name, asked.run.cluster_id
+    machine = nodes.named(tx, node, cluster_id) or nodes.taken_back(tx, node, cluster_id)
     backend = BACKENDS[asked.run.backend]
     try:
         item = _only_item(request, backend.media_type)
         gathered = backend.gather(item.value, Sought(asked, machine, tx, res, at))
     except MalformedEvidence as refusal:
         failed = EVIDENCE.failed(f"evidence of {asked.run.backend}", str(refusal))
-        result = _result(asked, at, "failed", checks=(_check(failed, None),), rejected=refusal.code)
+        result = _result(asked, at, "failed", checks=(_check(failed, None, None),), rejected=refusal.code)
         return Judged(result=result, refusal=refusal)
     appraisal = _appraised(gathered, asked, machine, res, at)
     outcomes = _outcomes(appraisal, gathered, asked, machine, res)
@@ -114,7 +108,7 @@ def judge(tx: Tx, request: RunEvidence, asked: Asked, res: Resources, at: dateti
         evidence=(ShownBlob(media_type=blob.media_type, sha256=blob.sha256, size=len(blob.content)),),
         measurements=backend.measurements(proven, asked) if proven is not None else (),
         tcb=backend.tcb(proven) if proven is not None else None,
-        checks=tuple(_check(each, error) for each in outcomes),
+        checks=tuple(_check(each, gathered, error) for each in outcomes),
     )
     missing: tuple[str, ...] = ()
     if verdict is not Verdict.VERIFIED and collateral_rules(asked.policy).allow_fetch:
@@ -184,6 +178,8 @@ def _judge_machine(gathered: Gathered, asked: Asked, machine: Machine | None, re
     run = asked.run
     if machine is None:
         return MACHINE.undecided(f"no machine of the cluster {run.cluster_id} is called {run.node_name}")
+    if machine.status is Status.PENDING_APPROVAL:
+        return MACHINE.undecided("the machine waits for an operator's approval")
     if machine.status not in _ADMITTED:
         return MACHINE.failed("a machine that is registered or attested", machine.status.value)
     if gathered.expected is None:
@@ -268,14 +264,15 @@ def _blob(item: EvidenceItem, asked: Asked) -> RunBlob:
     )
 
 
-def _check(outcome: Outcome, error: EvidenceRejected | None) -> RunCheck:
+def _check(outcome: Outcome, gathered: Gathered | None, error: EvidenceRejected | None) -> RunCheck:
     """Return an outcome as controllers and relying parties read it."""
     code = CODES.get(outcome.check)
     match outcome:
         case Passed(check, note):
             return RunCheck(id=check, outcome="pass", actual=_words(note) or None)
         case Failed(check, expected, found):
-            refused = code_of_refusal(error, check)
+            foreign = gathered is not None and gathered.foreign
+            refused = code_of_refusal(error, check, foreign=foreign)
             return RunCheck(
                 id=check,
                 outcome="fail",

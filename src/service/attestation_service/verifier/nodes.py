@@ -17,3 +17,8 @@ def named(tx: Tx, hostname: str | None, cluster_id: str) -> Machine | None:
         if each.cluster_id == cluster_id
     ]
     return tx.machines.by_id(found[0].machine_id) if len(found) == 1 else None
+
+
+def taken_back(tx: Tx, hostname: str, cluster_id: str) -> Machine | None:
+    """Return the machine that was called *hostname* until operators revoked or rejected it; None where none was."""
+    return tx.machines.once_called(hostname, cluster_id)
