@@ -644,3 +644,24 @@ def test_no_flipped_bit_is_acknowledged(v: Vector) -> None:
     for at in range(8 * len(v.attest)):
         with pytest.raises((MalformedEvidence, EvidenceRejected)):
             acknowledge(replace(v, attest=flipped(v.attest, at)), v.challenge)
+
+
+def test_values_as_json_are_those_of_the_api() -> None:
+    """One form: ASCII of at most 16 KiB without escapes, each member once; whatever else is malformed."""
+    good = b'{"sha256": {"7": "%s"}}' % (b"11" * 32)
+    assert tpm_quote.parse_pcr_json(good) == {Alg.SHA256: {7: b"\x11" * 32}}
+    longest = good + b" " * (tpm_quote.MAX_PCR_JSON_BYTES - len(good))
+    assert tpm_quote.parse_pcr_json(longest) == tpm_quote.parse_pcr_json(good)
+    for data in (
+        longest + b" ",
+        b"",
+        b"[]",
+        b"{",
+        b"[" * 16_000,
+        b'{"sha256": {}, "sha256": {}}',
+        b'{"sha256": {"\\u0037": "%s"}}' % (b"11" * 32),
+        good.decode().encode("utf-16"),
+        '{"sha256": {"\u0667": "00"}}'.encode(),
+    ):
+        with pytest.raises(MalformedEvidence):
+            tpm_quote.parse_pcr_json(data)

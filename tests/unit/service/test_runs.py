@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from attestation.errors import SignerUnavailable, StoreUnavailable
 from attestation.report_data import run_nonce
-from attestation.store import RunBlob, Tx
+from attestation.store import RateLimit, RunBlob, Tx
 from attestation.wire import b64decode, b64encode
 from attestation_service.process import maintenance
+from attestation_service.runs import asked, evidence, handlers
 from tests.unit.service.conftest import OPERATOR, Service, Starter
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.run_requests import (
@@ -333,9 +335,9 @@ async def test_no_node_takes_the_others_their_turn(service: Service) -> None:
     """Who asks for ever is refused alone; each refusal counts, so guessing runs costs the same."""
     await admitted(service)
     await opened(service, opening(service))
-    asked = [await ask(service, "GET", f"none-{i}/challenge", as_=of_agent(service)) for i in range(121)]
-    assert [each.status_code for each in asked[:120]] == [404] * 120
-    assert (asked[120].status_code, code_of(asked[120])) == (429, "rate-limited")
+    found = [await ask(service, "GET", f"none-{i}/challenge", as_=of_agent(service)) for i in range(121)]
+    assert [each.status_code for each in found[:120]] == [404] * 120
+    assert (found[120].status_code, code_of(found[120])) == (429, "rate-limited")
     other = of_agent(service, "w-2", "uid-of-w-2")
     await opened(service, opening(service, node_name="w-2", node_uid="uid-of-w-2"), "uid-2")
     assert (await ask(service, "GET", "uid-2/challenge", as_=other)).status_code == 200
@@ -376,6 +378,10 @@ MALFORMED: list[Any] = [
     {"pcr_values": b64encode(b'{"sha256": {}, "sha256": {}}')},
     {"pcr_values": b64encode(b"[" * 9_000)},
     {"pcr_values": b64encode(b" " * 20_000)},
+    {"pcr_values": b64encode(b'{"sha256": {"\\ud800": "00"}}')},
+    {"pcr_values": b64encode('{"sha256": {"ü": "00"}}'.encode())},
+    {"pcr_values": b64encode(json.dumps({"sha256": {}}).encode("utf-16"))},
+    {"pcr_values": b64encode(b"[]")},
     {"pcr_quote": b64encode(b"\0" * 100)},
     {"pcr_quote": "****"},
     {"pcr_signature": b64encode(b"")},
@@ -441,6 +447,59 @@ async def test_a_device_code_that_nobody_knows_is_refused(service: Service) -> N
     ):
         assert (await posted(service, body)).status_code == 422
     assert (await posted(service, honest)).status_code == 202
+
+
+# ---------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize("where", ["unit", "signer"])
+async def test_what_cannot_be_written_leaves_nothing(
+    service: Service, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """A fault behind the last statement of the unit, or before it: 503, nothing spent, and the same answer counts."""
+    node = await admitted(service)
+    await opened(service, opening(service, pinning(node)))
+    body = quoted(node, await challenged(service))
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise StoreUnavailable("away") if where == "unit" else SignerUnavailable("away")
+
+    with monkeypatch.context() as patched:
+        if where == "unit":
+            patched.setattr(evidence, "_event", fail)
+        else:
+            patched.setattr(type(service.resources.signer), "sign_jwt", fail)
+        assert (await posted(service, body)).status_code == 503
+    (attempt,) = (await detail(service))["attempts"]
+    assert (attempt["state"], attempt["result"]) == ("open", None)
+    assert await service.store.read(lambda tx: tx.runs.blobs(body["challenge_id"])) == []
+    assert await entries(service, "run_judged") == []
+    assert (await posted(service, body)).status_code == 202
+    assert (await result(service))["verdict"] == "verified"
+
+
+async def test_a_run_that_cannot_be_written_is_not_opened(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault before its first attempt: no run without a challenge is left."""
+
+    def fail(*_: Any) -> Any:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asked, "new_attempt", fail)
+        assert (await ask(service, "PUT", UID, opening(service))).status_code == 503
+    assert code_of(await ask(service, "GET", UID)) == "run-unknown"
+    assert (await opened(service, opening(service)))["attempt"] == 1
+    assert len(await entries(service, "run_opened")) == 1
+
+
+async def test_a_cluster_opens_so_many_runs(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond them it waits; one that is open already may be opened again."""
+    monkeypatch.setattr(handlers, "OPENED", RateLimit(requests=2, per_seconds=3_600))
+    answers = [await ask(service, "PUT", f"uid-{i}", opening(service)) for i in range(3)]
+    assert [each.status_code for each in answers] == [200, 200, 429]
+    assert (await opened(service, opening(service), "uid-1"))["attempt"] == 1
 
 
 # ---------------------------------------------------------------- kept

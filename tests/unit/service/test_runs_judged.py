@@ -164,6 +164,7 @@ async def test_a_policy_that_reports_decides_nothing(service: Service, differs: 
     found = await judged(service, node, said)
     assert (found["verdict"], found["mode"]) == ("indeterminate", "report")
     assert not checks(found, "fail")
+    assert checks(found, "unavailable").keys() == {"policy"}
     assert ("pcr7" in checks(found, "skipped")) == differs
 
 

@@ -42,6 +42,10 @@ OBSERVED: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
         "action": frozenset({*get_args(Action), "refused"}),
         "status": frozenset(Status),
     },
+    "runs_judged": {
+        "backend": frozenset({"tpm", "sev-snp", "tdx"}),
+        "verdict": frozenset({"verified", "failed", "indeterminate"}),
+    },
     "webhook_deliveries": {
         "event_type": _ANY_EVENT,
         "status": frozenset({"delivered", "failed", "dead", "disabled"}),

@@ -134,6 +134,7 @@ def _ever(events: Mapping[str, int], totals: Mapping[str, Mapping[str, int]]) ->
     )
     for name, help_text in (
         ("machine_attestations", "Attestations, by what the machine was told and its status after it."),
+        ("runs_judged", "Attempts of attestation runs, by the hardware that was asked and the verdict."),
         ("hook_failures", "Hooks that raised or took too long, by the event that they were told."),
         ("webhook_deliveries", "Attempts to deliver an event to a webhook."),
     ):

@@ -159,15 +159,18 @@ _INDEX = {str(i): i for i in range(32)}
 
 
 def parse_pcr_json(data: bytes) -> dict[int, dict[int, bytes]]:
-    """Parse the JSON of PCR values, at most 16 KiB, as an item of evidence carries it.
+    """Parse the JSON of PCR values, as an item of evidence carries it: at most 16 KiB of ASCII, without escapes.
 
     Raises:
-        MalformedEvidence: It is not JSON of at most 16 KiB that names each member once; or as `parse_pcr_values`.
+        MalformedEvidence: It is not such JSON, or names a member twice; or as `parse_pcr_values`.
     """
     if len(data) > MAX_PCR_JSON_BYTES:
         raise MalformedEvidence(f"pcr_values: longer than {MAX_PCR_JSON_BYTES} bytes")
+    # Names of banks, numbers and hex need no escape; one could spell what is no text.
+    if b"\\" in data:
+        raise MalformedEvidence("pcr_values: an escape")
     try:
-        texts = json.loads(data, object_pairs_hook=named_once)
+        texts = json.loads(data.decode("ascii"), object_pairs_hook=named_once)
     except (ValueError, RecursionError):
         raise MalformedEvidence("pcr_values: not JSON, or a member is named twice") from None
     return parse_pcr_values(texts)

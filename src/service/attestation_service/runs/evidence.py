@@ -134,6 +134,7 @@ async def _take(uid: str, request: RunEvidence, res: Resources, who: Controller)
             tx.audit.append(_event(run, attempt, judged, who), at)
 
         await res.store.write(conclude)
+    res.observe("runs_judged", {"backend": run.backend, "verdict": judged.result.verdict})
     log.info(
         "run.judged",
         cluster_id=run.cluster_id,

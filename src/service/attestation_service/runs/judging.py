@@ -81,8 +81,7 @@ def judge(tx: Tx, request: RunEvidence, asked: Asked, res: Resources, at: dateti
         why = _words(f"{device.code}: {device.detail}")
         checks = (RunCheck(id=EVIDENCE.name, outcome="unavailable", actual=why),)
         return Judged(result=_result(asked, at, "indeterminate", checks=checks, unavailable=device))
-    node, cluster_id = asked.run.node_name, asked.run.cluster_id
-    machine = nodes.named(tx, node, cluster_id) or nodes.taken_back(tx, node, cluster_id)
+    machine = nodes.named_or_taken_back(tx, asked.run.node_name, asked.run.cluster_id)
     backend = BACKENDS[asked.run.backend]
     try:
         item = _only_item(request, backend.media_type)
@@ -290,4 +289,6 @@ def _check(outcome: Outcome, gathered: Gathered | None, error: EvidenceRejected 
 
 
 def _words(text: str) -> str:
+    """Return *text* as JSON and a database can hold it, of bounded length: some of it may be the node's."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= MAX_WORDS else text[: MAX_WORDS - 1] + "…"
