@@ -24,11 +24,15 @@ from tests.fixtures.operator_chart import (
     Documents,
     Run,
     documented,
+    documents,
     granted,
     of,
     rights,
+    run,
 )
 from tools import stage_kubernetes
+
+__all__ = ["documents", "run"]
 
 PAGE = Path("docs/kubernetes/controllers.md")
 CONTROLLERS = ("approver", "signer", "nodes")

@@ -25,11 +25,15 @@ from tests.fixtures.operator_chart import (
     Right,
     Run,
     documented,
+    documents,
     granted,
     of,
     rights,
+    run,
 )
 from tools.admission import schemas
+
+__all__ = ["documents", "run"]
 
 PAGE = Path("docs/kubernetes/installing-runs.md")
 AGENTS = "ugallu-system-privileged"
