@@ -238,7 +238,14 @@ class Webhook:
             await web.TCPSite(runner, host or None, port, ssl_context=self.tls).start()
             yield runner.addresses[0][1]
         finally:
+            assert runner.server is not None
+            open_ = [each.transport for each in runner.server.connections]
             await runner.cleanup()
+            # An API server keeps connections, and TLS would wait for its word at the end of each.
+            for transport in open_:
+                if transport is not None:
+                    transport.abort()
+            await asyncio.sleep(0)
 
     async def _review(self, request: web.Request) -> web.Response:
         try:
