@@ -65,14 +65,14 @@ class Asking:
 
     def __init__(self, hook: Webhook, port: int) -> None:
         self.hook = hook
-        self._url = f"https://127.0.0.1:{port}{PATH}"
+        self.url = f"https://127.0.0.1:{port}{PATH}"
 
     async def ask(self, body: bytes, trusted: bytes) -> tuple[int, bytes]:
         """Post *body*, over a connection of its own."""
         tls = ssl.create_default_context(cadata=trusted.decode("ascii"))
         async with (
             aiohttp.ClientSession(trust_env=False) as session,
-            session.post(self._url, data=io.BytesIO(body), ssl=tls, server_hostname=NAME) as answer,
+            session.post(self.url, data=io.BytesIO(body), ssl=tls, server_hostname=NAME) as answer,
         ):
             return answer.status, await answer.read()
 
@@ -100,6 +100,18 @@ async def test_it_answers_reviews() -> None:
             assert json.loads(body)["response"]["allowed"] == case.allowed
         counted = {name: asking.hook.reviews.labels(name)._value.get() for name in ("allowed", "refused")}
         assert counted == {"allowed": 1, "refused": 1}
+
+
+@on_a_loop
+async def test_older_tls_is_refused() -> None:
+    """API servers have spoken 1.3 since 1.19; nobody else asks."""
+    pair = _pair()
+    async with _answering(pair) as asking:
+        old = ssl.create_default_context(cadata=pair.certificate.decode("ascii"))
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        async with aiohttp.ClientSession(trust_env=False) as session:
+            with pytest.raises(aiohttp.ClientConnectorError):
+                await session.post(asking.url, data=b"", ssl=old, server_hostname=NAME)
 
 
 @pytest.mark.parametrize(
