@@ -73,10 +73,14 @@ BUNDLE: Final = _of_runs("AttestationBundle", namespaced=False)
 PAGE_OBJECTS: Final = 100
 PAGE_REQUESTS: Final = 5
 """Of certificate requests, each of which a stranger may make as large as an API server takes: a megabyte and more."""
+PAGE_RUNS: Final = 20
+"""Of runs, results and policies: who asks for one chooses much of it, within what its schema allows."""
 
 
 def page_objects(kind: Kind) -> int:
     """Return how many objects of a kind are asked for at once: all of a page are in memory together."""
+    if kind in (RUN, RESULT, POLICY):
+        return PAGE_RUNS
     return PAGE_REQUESTS if kind == CSR else PAGE_OBJECTS
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from attestation.errors import AttestationError, Unavailable
@@ -23,7 +23,7 @@ CHANGED_AT_ONCE: Final = 5
 """So often an object that changed under us is looked at again at once; then as if the cluster were away."""
 
 MAX_SEEN_CHARACTERS: Final = 16 << 20
-"""Of requests that the queue keeps as they were seen; beyond that it keeps names, and objects are read again."""
+"""Of objects that the queue keeps as they were seen; beyond that it keeps names, and objects are read again."""
 
 
 def pause_seconds(failures: int, spread: float) -> float:
@@ -177,6 +177,13 @@ class WorkQueue:
 
 
 def _characters(seen: Raw) -> int:
-    """Return what counts of an object: the request of a CSR, which a stranger chose; all else is small."""
-    request = (seen.get("spec") or {}).get("request")
-    return 4096 + (len(request) if isinstance(request, str) else 0)
+    """Return what counts of an object: the texts of its spec, which a stranger may have chosen; all else is small."""
+    return 4096 + _texts(seen.get("spec"))
+
+
+def _texts(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_texts, value.values()))
+    return sum(map(_texts, value)) if isinstance(value, list) else 0

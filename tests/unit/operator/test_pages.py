@@ -10,7 +10,16 @@ from typing import Any
 import httpx2 as httpx
 
 from attestation_operator.cluster import KubernetesCluster, config_from
-from attestation_operator.objects import CSR, NODE, NODE_ATTESTATION, PAGE_OBJECTS, PAGE_REQUESTS
+from attestation_operator.objects import (
+    CSR,
+    NODE,
+    NODE_ATTESTATION,
+    PAGE_OBJECTS,
+    PAGE_REQUESTS,
+    RESULT,
+    RUN,
+    page_objects,
+)
 from attestation_operator.watching import IDLE_SECONDS, settings
 
 PAGES = 3
@@ -56,6 +65,7 @@ def test_kopf_reads_the_same_pages_and_keeps_no_object() -> None:
     """Its task of an object, which holds what was seen last, ends at once when nothing more comes."""
     assert settings((CSR, NODE_ATTESTATION)).watching.chunk_size == PAGE_REQUESTS
     assert settings((NODE, NODE_ATTESTATION)).watching.chunk_size == PAGE_OBJECTS
+    assert settings((NODE, RUN)).watching.chunk_size == page_objects(RESULT) < PAGE_OBJECTS
     assert settings((CSR,)).queueing.idle_timeout == IDLE_SECONDS < 1
 
 

@@ -223,6 +223,18 @@ def test_what_a_stranger_sent_is_not_kept_without_end(monkeypatch: pytest.Monkey
     asyncio.run(go())
 
 
+def test_what_counts_is_what_somebody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it stands in the spec: of a run it is a policy with lists, of a request one text."""
+    monkeypatch.setattr(work, "MAX_SEEN_CHARACTERS", 10_000)
+    for spec, kept in (
+        ({"policy": {"tpm": ["x" * 3000, "x" * 3000]}}, False),
+        ({"n": 1, "policy": {}}, True),
+    ):
+        world = World()
+        world.queue.add(key("a"), {"metadata": {"name": "a"}, "spec": spec})
+        assert (world.queue._waiting[key("a")] is not None) is kept
+
+
 @given(failures=st.integers(1, 10_000), spread=st.floats(0, 1))
 def test_a_pause_grows_and_is_bounded(failures: int, spread: float) -> None:
     """At least half of what it may be, never more than a minute; no overflow however long it lasts."""
