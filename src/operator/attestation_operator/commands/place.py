@@ -1,0 +1,204 @@
+"""Where a command asks: options that name a cluster and a namespace, and the way there.
+
+What talks to Kubernetes is imported when it is used: `--help` waits for none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from attestation.errors import (
+    AttestationError,
+    Forbidden,
+    RequestInvalid,
+    Unauthenticated,
+    Unavailable,
+    Unknown,
+)
+from attestation_cli.plugin import FILE_PATH
+
+if TYPE_CHECKING:
+    from attestation_cli.plugin import Session
+    from attestation_operator.cluster import KubernetesCluster
+
+Found = TypeVar("Found")
+
+DEFAULT_FILE: Final = Path("~/.kube/config")
+
+
+class KubeconfigInvalid(RequestInvalid):
+    """No file says how to reach the cluster, or it cannot be used."""
+
+    code = "kubeconfig-invalid"
+
+
+class ClusterForbids(Forbidden):
+    """The cluster knows who asks, and does not let them (403)."""
+
+    code = "cluster-forbids"
+
+
+class ClusterKnowsNobody(Unauthenticated):
+    """The cluster does not know who asks (401)."""
+
+    code = "cluster-knows-nobody"
+
+
+class ObjectUnknown(Unknown):
+    """There is no such object, or no such kind, in the cluster (404)."""
+
+    code = "object-unknown"
+
+
+class ObjectRejected(RequestInvalid):
+    """The cluster takes no such object: its schema, its rules or a quota."""
+
+    code = "object-rejected"
+
+
+class ClusterAway(Unavailable):
+    """The API server does not answer."""
+
+    code = "cluster-away"
+
+
+_MEANINGS: Final[dict[int, type[AttestationError]]] = {
+    401: ClusterKnowsNobody,
+    403: ClusterForbids,
+    404: ObjectUnknown,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What was said of where to ask.
+
+    Args:
+        namespace: None for that of the kubeconfig.
+        kubeconfig: None for `KUBECONFIG`, else `~/.kube/config`.
+        context: None for the current one of that file.
+    """
+
+    namespace: str | None = None
+    kubeconfig: Path | None = None
+    context: str | None = None
+
+    @property
+    def file(self) -> Path:
+        """The kubeconfig; of several in `KUBECONFIG` the first that there is."""
+        if self.kubeconfig is not None:
+            return self.kubeconfig
+        named = [Path(each) for each in os.environ.get("KUBECONFIG", "").split(os.pathsep) if each]
+        return next((each for each in named if each.exists()), (named or [DEFAULT_FILE])[0]).expanduser()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A cluster that can be asked, and the namespace that is meant."""
+
+    cluster: KubernetesCluster
+    namespace: str
+
+
+def in_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Hand the command a `Place` behind its session, and add the options that name it."""
+
+    @functools.wraps(command)
+    def placed(
+        session: Session,
+        /,
+        *args: Any,
+        namespace: str | None,
+        kubeconfig: Path | None,
+        context: str | None,
+        **more: Any,
+    ) -> None:
+        place = Place(namespace=namespace, kubeconfig=kubeconfig, context=context)
+        command(session, place, *args, **more)
+
+    for option in (
+        click.option(
+            "--context", metavar="NAME", help="Context of the kubeconfig; without, the current one."
+        ),
+        click.option(
+            "--kubeconfig",
+            type=FILE_PATH,
+            help="How to reach the cluster [KUBECONFIG; default ~/.kube/config]",
+        ),
+        click.option("-n", "--namespace", metavar="NAME", help="Namespace; without, that of the context."),
+    ):
+        placed = option(placed)
+    return placed
+
+
+def ask(place: Place, work: Callable[[Asked], Coroutine[Any, Any, Found]]) -> Found:
+    """Return what *work* finds out in the cluster.
+
+    Raises:
+        KubeconfigInvalid: There is no way there.
+        ClusterAway: It does not answer.
+        ClusterKnowsNobody, ClusterForbids, ObjectUnknown, ObjectRejected: It refuses.
+        ObjectExists: There is one of that name.
+    """
+
+    async def asked() -> Found:
+        async with _connected(place) as found:
+            return await work(found)
+
+    with _told():
+        return asyncio.run(asked())
+
+
+@contextlib.asynccontextmanager
+async def _connected(place: Place) -> AsyncGenerator[Asked, None]:
+    import msgspec
+    import yaml  # type: ignore[import-untyped]
+    from lightkube import KubeConfig
+    from lightkube.core.exceptions import ConfigError
+
+    from attestation_operator.cluster import KubernetesCluster
+
+    file = place.file
+    try:
+        config = KubeConfig.from_file(file).get(context_name=place.context)
+        assert config is not None  # without a default it is there, or an error
+        cluster = KubernetesCluster(config)
+    except (
+        ConfigError,
+        OSError,
+        LookupError,
+        TypeError,
+        ValueError,
+        yaml.YAMLError,
+        msgspec.MsgspecError,
+    ) as e:
+        words = str(e) if isinstance(e, ConfigError) else f"{file} cannot be used: {type(e).__name__}: {e}"
+        raise KubeconfigInvalid(words) from e
+    try:
+        yield Asked(cluster=cluster, namespace=place.namespace or config.namespace)
+    finally:
+        await cluster.aclose()
+
+
+@contextlib.contextmanager
+def _told() -> Any:
+    """Tell what the API server refuses as what it means to a person."""
+    from attestation_operator.errors import ClusterRefused, ClusterUnavailable
+
+    try:
+        yield
+    except (ClusterRefused, ClusterUnavailable) as e:
+        response = getattr(e.__cause__, "response", None)
+        kind = _MEANINGS.get(getattr(response, "status_code", 0))
+        if kind is None:
+            kind = ObjectRejected if isinstance(e, ClusterRefused) else ClusterAway
+        raise kind(str(e)) from e
