@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 BACKENDS: Final = ("tpm", "sev-snp", "tdx")
 MAX_POLICY_BYTES: Final = 1 << 20
-MAX_NAME: Final = 253
+MAX_NAME: Final = 246
+"""Longest name of a run: that of its Result is longer by seven."""
 EXIT_NEGATIVE: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_NOT_FOUND: Final = 3

@@ -11,8 +11,8 @@ from typing import Final
 from attestation.errors import DeadlineExceeded
 from attestation_operator.commands import run_words as words
 from attestation_operator.commands.place import Asked, ClusterAway, ObjectUnknown
+from attestation_operator.durations import parse_duration
 from attestation_operator.objects import RUN, Key, Raw
-from attestation_operator.runs.schedule_times import TimesInvalid, duration
 
 LOOK_SECONDS: Final = 0.5
 DEFAULT_TIMEOUT: Final = timedelta(minutes=2)
@@ -100,6 +100,6 @@ async def follow(asked: Asked, name: str, *, to_the_seal: bool) -> AsyncGenerato
 
 def _span(run: Raw) -> timedelta:
     try:
-        return duration((run.get("spec") or {}).get("timeout") or "2m")
-    except TimesInvalid:
+        return parse_duration((run.get("spec") or {}).get("timeout") or "2m")
+    except ValueError:
         return DEFAULT_TIMEOUT

@@ -22,6 +22,7 @@ from attestation_operator.crds.runs import Timeout
 SHORTEST_EVERY = "1m"
 LONGEST = "8784h"
 """A year."""
+LONGEST_JITTER = "24h"
 Count = Annotated[int, Field(ge=0, le=1000)]
 
 
@@ -49,10 +50,10 @@ class ScheduleSpec(Part):
         description=f"How often, from {SHORTEST_EVERY} to {LONGEST}, as Go writes durations",
         json_schema_extra=between(SHORTEST_EVERY, LONGEST),
     )
-    jitter: Annotated[Duration, within("0s", LONGEST)] | None = Field(
+    jitter: Annotated[Duration, within("0s", LONGEST_JITTER)] | None = Field(
         default=None,
-        description=f"Over how long runs of the nodes are spread, at most {LONGEST}",
-        json_schema_extra=between("0s", LONGEST),
+        description=f"Over how long runs of the nodes are spread, at most {LONGEST_JITTER}",
+        json_schema_extra=between("0s", LONGEST_JITTER),
     )
     node_selector: Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)] = Field(
         default_factory=dict, description="Labels that a Node has; none: every Node"
@@ -79,8 +80,8 @@ class ScheduleSpec(Part):
 class ScheduleStatus(Part):
     """What the controller did."""
 
-    last_schedule_time: Instant | None = Field(default=None, description="When runs were last due")
-    next_schedule_time: Instant | None = Field(default=None, description="When they are due next")
+    last_schedule_time: Instant | None = Field(default=None, description="Up to it all that was due is dealt with")
+    next_schedule_time: Instant | None = Field(default=None, description="When runs are due next; jitter comes on top")
     active: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Runs that have not finished"
     )

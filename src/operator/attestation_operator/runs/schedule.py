@@ -15,6 +15,7 @@ with: a run was created, or another one had been, or a later time took its place
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -138,13 +139,12 @@ def _due(
     wake_at = coming
     for node in nodes:
         offset = spread(schedule, node.name)
-        ahead = [time + offset for time in recent if time + offset > at]
-        if ahead and (wake_at is None or min(ahead) < wake_at):
-            wake_at = min(ahead)
-        time = next((time for time in recent if time + offset <= at), None)
-        if time is not None and time + offset > since:
+        passed = bisect_right(recent, at - offset)
+        if passed < len(recent) and (wake_at is None or recent[passed] + offset < wake_at):
+            wake_at = recent[passed] + offset
+        if passed and recent[passed - 1] + offset > since:
             due += (
-                _Due(time + offset, node.name, rank, backend, time)
+                _Due(recent[passed - 1] + offset, node.name, rank, backend, recent[passed - 1])
                 for rank, backend in enumerate(schedule.backends(node))
             )
     return sorted(due), wake_at
@@ -165,11 +165,13 @@ def run_name(schedule: Schedule, due: _Due) -> str:
 
 def _run(schedule: Schedule, name: str, due: _Due) -> Raw:
     target = schedule.target
-    spec: dict[str, Any] = {"backend": due.backend, "targetNodeName": due.node}
+    spec: dict[str, Any] = {
+        "backend": due.backend,
+        "targetNodeName": due.node,
+        "timeout": schedule.timeout,
+    }
     if schedule.policy is not None:
         spec["policyRef"] = {"name": schedule.policy}
-    if schedule.timeout is not None:
-        spec["timeout"] = schedule.timeout
     # The value of a label has 63 characters at most.
     named = {SCHEDULE_LABEL: target.name} if len(target.name) <= 63 else {}
     return {

@@ -7,9 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
+from pydantic import ValidationError
+
+from attestation.api.said import said
 from attestation.clock import parse_rfc3339
+from attestation_operator.crds.schedules import ScheduleSpec
+from attestation_operator.durations import parse_duration
 from attestation_operator.objects import RUN, SCHEDULE, Raw, Target
-from attestation_operator.runs.schedule_times import Times, TimesInvalid, duration, read_times
+from attestation_operator.runs.schedule_times import Times, TimesInvalid, cron, repeated
 
 Backend = Literal["tpm", "sev-snp", "tdx"]
 BACKENDS: Final[tuple[Backend, ...]] = ("tpm", "sev-snp", "tdx")
@@ -52,8 +57,8 @@ class Schedule:
         jitter: Over how long after a time the Nodes' runs are spread.
         selector: Labels that a Node must have; none choose all.
         backend: What is asked for; `auto` is what the Node has.
-        policy: Name of an AttestationPolicy of its namespace.
-        timeout: Of each run, as it stands there; None for the default.
+        policy: Name of an AttestationPolicy of its namespace, or None.
+        timeout: Of each run, as Go writes durations.
         keep_succeeded: How many runs stay of those that succeeded, of each Node and backend.
         keep_failed: Likewise of those that failed.
         dealt_with: `status.lastScheduleTime`.
@@ -63,15 +68,15 @@ class Schedule:
     target: Target
     created_at: datetime
     times: Times
-    jitter: timedelta = timedelta()
-    selector: Mapping[str, str] = field(default_factory=dict)
-    backend: str = AUTO
-    policy: str | None = None
-    timeout: str | None = None
-    keep_succeeded: int = 3
-    keep_failed: int = 3
-    suspended: bool = False
-    dealt_with: datetime | None = None
+    jitter: timedelta
+    selector: Mapping[str, str]
+    backend: str
+    policy: str | None
+    timeout: str
+    keep_succeeded: int
+    keep_failed: int
+    suspended: bool
+    dealt_with: datetime | None
     raw: Raw = field(repr=False)
 
     def chooses(self, node: Candidate) -> bool:
@@ -128,27 +133,36 @@ def read_schedule(raw: Raw) -> Schedule:
     Raises:
         Unreadable: Nothing follows from its spec.
     """
-    metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
-    history = spec.get("history") or {}
+    metadata, status = raw["metadata"], raw.get("status") or {}
     created_at = parse_rfc3339(metadata["creationTimestamp"])
     try:
-        return Schedule(
-            target=Target.of(SCHEDULE, raw),
-            created_at=created_at,
-            times=read_times(schedule=spec.get("schedule"), every=spec.get("every"), begin=created_at),
-            jitter=duration(spec.get("jitter") or "0s"),
-            selector=dict(spec.get("nodeSelector") or {}),
-            backend=spec.get("backend") or AUTO,
-            policy=(spec.get("policyRef") or {}).get("name"),
-            timeout=spec.get("timeout"),
-            keep_succeeded=history.get("succeeded", 3),
-            keep_failed=history.get("failed", 3),
-            suspended=bool(spec.get("suspend")),
-            dealt_with=_instant(status.get("lastScheduleTime")),
-            raw=raw,
-        )
+        # An old API server has compared it with the schema, and with none of the rules.
+        spec = ScheduleSpec.model_validate(raw.get("spec") or {}, by_alias=True, by_name=False)
+        times: Times
+        if spec.every is not None:
+            times = repeated(parse_duration(spec.every), begin=created_at)
+        else:
+            times = cron(spec.schedule or "", at=created_at)
+    except ValidationError as e:
+        fault = e.errors(include_url=False)[0]
+        raise Unreadable(f"{'.'.join(map(str, fault['loc'])) or 'spec'}: {said(fault)}") from None
     except TimesInvalid as e:
-        raise Unreadable(str(e)) from None
+        raise Unreadable(f"schedule: {e}") from None
+    return Schedule(
+        target=Target.of(SCHEDULE, raw),
+        created_at=created_at,
+        times=times,
+        jitter=parse_duration(spec.jitter or "0s"),
+        selector=spec.node_selector,
+        backend=spec.backend,
+        policy=None if spec.policy_ref is None else spec.policy_ref.name,
+        timeout=spec.timeout,
+        keep_succeeded=spec.history.succeeded,
+        keep_failed=spec.history.failed,
+        suspended=spec.suspend,
+        dealt_with=_instant(status.get("lastScheduleTime")),
+        raw=raw,
+    )
 
 
 def read_run(raw: Raw) -> ScheduledRun | None:

@@ -6,41 +6,20 @@ Only whole seconds count. Both kinds answer the same two questions, and neither 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 from cronsim import CronSim, CronSimError
 
-SHORTEST: Final = timedelta(minutes=1)
-"""Between two times of a schedule. A cron expression cannot say less."""
 MAX_EXPRESSION: Final = 256
 """Longest cron expression, in characters."""
 
-_DURATION: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|s))+")
-_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s)")
-_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _STEP_IN_ONE: Final = re.compile(r"(?:^|[\s,])(\w+)-\1/", re.IGNORECASE)
-_MOST_SECONDS: Final = 366 * 86_400
 
 
 class TimesInvalid(Exception):
     """No times follow from what a schedule says; the text says why."""
-
-
-def duration(text: str) -> timedelta:
-    """Return a duration as Go writes it: `90s`, `1h30m`; at most a year.
-
-    Raises:
-        TimesInvalid: It is none.
-    """
-    if len(text) > 64 or not _DURATION.fullmatch(text):
-        raise TimesInvalid(f"{text[:64]!r} is no duration like 90s, 15m or 1h30m")
-    seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
-    if seconds > _MOST_SECONDS:
-        raise TimesInvalid(f"{text!r} is longer than a year")
-    return timedelta(seconds=seconds)
 
 
 class Times(Protocol):
@@ -88,51 +67,43 @@ class Cron:
         return next(CronSim(self.expression, _whole(at)), None)
 
 
-def read_times(*, schedule: str | None, every: str | None, begin: datetime) -> Times:
-    """Return the times of a schedule.
+def repeated(every: timedelta, *, begin: datetime) -> Every:
+    """Return the times of `every`, in whole seconds: at *begin*, when the schedule was made, and then again."""
+    return Every(_whole(begin), timedelta(seconds=every // timedelta(seconds=1)))
+
+
+def cron(schedule: str, *, at: datetime) -> Cron:
+    """Return the times of `schedule`.
 
     Args:
-        schedule: A cron expression, or None.
-        every: A duration, or None; one of both.
-        begin: When it was made.
+        schedule: A cron expression; a stranger's text.
+        at: Any instant: after it one must come.
 
     Raises:
-        TimesInvalid: Not one of both is there, or it cannot be read, or it never comes.
+        TimesInvalid: It cannot be read, or it never comes.
     """
-    if (schedule is None) == (every is None):
-        raise TimesInvalid("either schedule or every, and not both")
-    if every is not None:
-        step = timedelta(seconds=duration(every) // timedelta(seconds=1))
-        if step < SHORTEST:
-            raise TimesInvalid(f"every: {every} is shorter than a minute")
-        return Every(_whole(begin), step)
-    assert schedule is not None
     # The library would take six fields, the first for seconds; and it goes on to the end behind a range of one.
     if len(schedule) > MAX_EXPRESSION or len(schedule.split()) != 5:
-        raise TimesInvalid("schedule: five fields: minute, hour, day of month, month, day of week")
+        raise TimesInvalid("five fields: minute, hour, day of month, month, day of week")
     if _STEP_IN_ONE.search(schedule):
-        raise TimesInvalid("schedule: a step in a range of one value")
+        raise TimesInvalid("a step in a range of one value")
     try:
         found = Cron(schedule)
-        if found.next(begin) is None:
-            raise TimesInvalid("schedule: it never comes")
+        if found.next(at) is None:
+            raise TimesInvalid("it never comes")
     except (CronSimError, ValueError) as e:
-        raise TimesInvalid(f"schedule: {e}") from None
+        raise TimesInvalid(str(e)) from None
     return found
 
 
 def lately(times: Times, at: datetime, spread: timedelta) -> list[datetime]:
-    """Return the times at or before *at*, newest first, back to the newest that is at least *spread* old."""
-    return list(_lately(times, at, spread))
-
-
-def _lately(times: Times, at: datetime, spread: timedelta) -> Iterator[datetime]:
+    """Return the times at or before *at*, ascending, from the newest that is at least *spread* old."""
+    found: list[datetime] = []
     last = times.last(at)
     while last is not None:
-        yield last
-        if last <= at - spread:
-            return
-        last = times.last(last - timedelta(seconds=1))
+        found.append(last)
+        last = None if last <= at - spread else times.last(last - timedelta(seconds=1))
+    return found[::-1]
 
 
 def _whole(at: datetime) -> datetime:
