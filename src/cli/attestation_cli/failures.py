@@ -250,15 +250,15 @@ def _fold(label: str, text: str) -> str:
 
 
 def meaning(error: AttestationError) -> tuple[ExitCode, str]:
-    """Return exit code and headline of *error*."""
+    """Return exit code and headline of *error*; an error of a plug-in may have a `headline` and `advice` of its own."""
     for kind, exit_code, what in MEANINGS:
         if isinstance(error, kind):
-            return exit_code, what
+            return exit_code, getattr(error, "headline", what)
     return ExitCode.UNAVAILABLE, "the service failed"
 
 
 def _advice(error: AttestationError, session: Session) -> str:
-    advice = ADVICE.get(error.code)
+    advice: str | None = getattr(error, "advice", ADVICE.get(error.code))
     if isinstance(error, OutcomeUnknown):
         return "ask again with exactly this command; what was done is not done twice:"
     if (

@@ -170,6 +170,7 @@ def test_who_may_not_is_told_so(here: Cluster, typed: Type) -> None:
     """A person of the cluster without a right; and the name that is taken."""
     done = typed("run", "list", "--kubeconfig", str(here.kube.kubeconfig("stranger")))
     assert (done.exit_code, "forbidden" in done.stderr.lower()) == (4, True), done.stderr
+    assert "what to do: ask who gives out rights in the cluster" in done.stderr
     here.run("mine")
     done = typed("run", "create", "worker-1", "--name", "mine")
     assert (done.exit_code, "already exists" in done.stderr) == (5, True), done.stderr
@@ -181,6 +182,7 @@ def test_a_cluster_that_is_away_is_told_as_such(fake: FakeKube, typed: Type, tmp
     (tmp_path / "away").write_text(text)
     done = typed("run", "list", "--kubeconfig", str(tmp_path / "away"))
     assert (done.exit_code, "did not answer" in done.stderr) == (6, True), done.stderr
+    assert done.stderr.startswith("error: the cluster does not answer")
 
 
 def test_runs_are_listed_newest_first_and_by_node(here: Cluster, typed: Type) -> None:

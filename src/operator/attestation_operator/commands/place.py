@@ -20,7 +20,6 @@ from attestation.errors import (
     AttestationError,
     Forbidden,
     RequestInvalid,
-    Unauthenticated,
     Unavailable,
     Unknown,
 )
@@ -39,36 +38,45 @@ class KubeconfigInvalid(RequestInvalid):
     """No file says how to reach the cluster, or it cannot be used."""
 
     code = "kubeconfig-invalid"
+    headline = "there is no way to the cluster"
+    advice = "name the file with --kubeconfig or KUBECONFIG, and one of its contexts with --context"
 
 
 class ClusterForbids(Forbidden):
     """The cluster knows who asks, and does not let them (403)."""
 
     code = "cluster-forbids"
+    advice = "ask who gives out rights in the cluster: the roles run-requester and viewer of the chart are for this"
 
 
-class ClusterKnowsNobody(Unauthenticated):
+class ClusterKnowsNobody(Forbidden):
     """The cluster does not know who asks (401)."""
 
     code = "cluster-knows-nobody"
+    headline = "the cluster does not know who you are"
+    advice = "get a new kubeconfig, or log in to the cluster again; --context chooses another one"
 
 
 class ObjectUnknown(Unknown):
     """There is no such object, or no such kind, in the cluster (404)."""
 
     code = "object-unknown"
+    advice = "`list -A` shows what there is; --namespace, --context or --kubeconfig say where to look"
 
 
 class ObjectRejected(RequestInvalid):
     """The cluster takes no such object: its schema, its rules or a quota."""
 
     code = "object-rejected"
+    headline = "the cluster takes no such object"
 
 
 class ClusterAway(Unavailable):
     """The API server does not answer."""
 
     code = "cluster-away"
+    headline = "the cluster does not answer"
+    advice = "check the address in the kubeconfig, or try again later; --context chooses another one"
 
 
 _MEANINGS: Final[dict[int, type[AttestationError]]] = {

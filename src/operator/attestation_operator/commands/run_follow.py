@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Final
 
-from attestation.errors import DeadlineExceeded
+from attestation.errors import Unavailable
 from attestation_operator.commands import run_words as words
 from attestation_operator.commands.place import Asked, ClusterAway, ObjectUnknown
 from attestation_operator.durations import parse_duration
@@ -24,10 +24,12 @@ AWAY_SECONDS: Final = 60.0
 """So long the API server may be away while a run is followed."""
 
 
-class RunNotEnded(DeadlineExceeded):
+class RunNotEnded(Unavailable):
     """The run did not end in its time: no controller takes it up."""
 
     code = "run-not-ended"
+    headline = "the run does not end"
+    advice = "see that `attestation-operator runs` runs in the cluster, and reaches the service"
 
 
 async def read(asked: Asked, name: str) -> Raw:

@@ -80,8 +80,12 @@ class ScheduleSpec(Part):
 class ScheduleStatus(Part):
     """What the controller did."""
 
-    last_schedule_time: Instant | None = Field(default=None, description="Up to it all that was due is dealt with")
-    next_schedule_time: Instant | None = Field(default=None, description="When runs are due next; jitter comes on top")
+    last_schedule_time: Instant | None = Field(
+        default=None, description="Up to it all that was due is dealt with"
+    )
+    next_schedule_time: Instant | None = Field(
+        default=None, description="When runs are due next; jitter comes on top"
+    )
     active: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Runs that have not finished"
     )
