@@ -6,7 +6,6 @@ import re
 
 from ruamel.yaml import YAML
 
-from attestation_operator.runs import kinds
 from tests.docs.pages import text
 from tests.fixtures.attestation_kinds import SEED
 from tools.kinds_page import MARK, reference
@@ -25,8 +24,3 @@ def test_the_example_is_a_run() -> None:
     """That of the seed, as the tests have it."""
     [example] = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
     assert YAML(typ="safe", pure=True).load(example) == SEED
-
-
-def test_the_longest_name_is_that_of_the_code() -> None:
-    """Where the name of a Result comes from."""
-    assert f"at most {kinds.MAX_RUN_NAME} characters" in PAGE

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jsonschema_rs
+import kubernetes_validate
 import pytest
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
@@ -62,6 +63,13 @@ def test_what_is_open_is_bounded(definition: dict[str, Any]) -> None:
             assert "maxLength" in place or "enum" in place or place.get("format") == "date-time", path
         if "additionalProperties" in place:
             assert "maxProperties" in place, path
+
+
+@pytest.mark.parametrize("version", ["1.32", "1.37"])
+def test_kubernetes_knows_each_member_of_a_definition(version: str) -> None:
+    """By its own schemas, from the first version that has selectable fields on."""
+    for definition in DEFINITIONS:
+        kubernetes_validate.validate(definition, version, strict=True)
 
 
 def test_members_have_their_words() -> None:

@@ -57,7 +57,7 @@ class LogEntry(Part):
     hashes: Annotated[tuple[Hash, ...], Field(max_length=MAX_PATH)] = Field(
         default=(), description="From the entry to the root"
     )
-    checkpoint: Annotated[str, Field(max_length=8192)] | None = Field(
+    checkpoint: Annotated[str, Field(max_length=16_384)] | None = Field(
         default=None, description="Signed by the log (C2SP tlog-checkpoint)"
     )
 

@@ -112,7 +112,9 @@ class RunStatus(Part):
     )
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
         default=(),
-        description="Accepted, EvidenceReceived, Judged, Sealed, EventsEmitted, Failed",
+        description="Accepted, EvidenceReceived, Judged, Sealed, EventsEmitted, Failed; reasons of Failed: "
+        "PolicyNotFound, PolicyInvalid, NodeNotFound, DeviceUnavailable, EvidenceRejected, VerdictFailed, AgentAbsent, "
+        "DeadlineExceeded",
         json_schema_extra=listed("type"),
     )
 
@@ -219,7 +221,7 @@ class ResultSpec(Part):
     policy_source: PolicySource = Field(
         description="ref: an AttestationPolicy; inline: the run itself; none: nothing was expected"
     )
-    attestation_result: Annotated[str, Field(max_length=262_144)] | None = Field(
+    attestation_result: Annotated[str, Field(max_length=524_288)] | None = Field(
         default=None, description="The same, signed by the service: an EAR, as a JWT"
     )
     verifier_notes: Text | None = Field(default=None, description="For people")

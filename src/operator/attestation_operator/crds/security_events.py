@@ -28,7 +28,11 @@ EventPhase = Literal["Active", "Attested", "Archived"]
 MAX_SIGNALS = 128
 MAX_SIGNALS_BYTES = 8192
 """Of all keys and values together."""
-Short = Annotated[str, Field(max_length=253)]
+MAX_FACT = 253
+MAX_IP = 64
+MAX_ROLES = 16
+"""Of what a Node says of itself."""
+Short = Annotated[str, Field(max_length=MAX_FACT)]
 Kind = Annotated[str, Field(min_length=1, max_length=63)]
 APIVersion = Annotated[str, Field(max_length=316)]
 
@@ -55,14 +59,16 @@ class EventSource(Part):
 class EventNode(Part):
     """What a Node said of itself then."""
 
-    roles: Annotated[tuple[Short, ...], Field(max_length=16)] = Field(default=(), description="Its roles")
+    roles: Annotated[tuple[Short, ...], Field(max_length=MAX_ROLES)] = Field(
+        default=(), description="Its roles"
+    )
     kernel_version: Short | None = Field(default=None, description="Of status.nodeInfo")
     os_image: Short | None = Field(default=None, description="Of status.nodeInfo")
     kubelet_version: Short | None = Field(default=None, description="Of status.nodeInfo")
     container_runtime: Short | None = Field(default=None, description="Of status.nodeInfo")
     architecture: Short | None = Field(default=None, description="Of status.nodeInfo")
     operating_system: Short | None = Field(default=None, description="Of status.nodeInfo")
-    internal_ip: Annotated[str, Field(max_length=64)] | None = Field(
+    internal_ip: Annotated[str, Field(max_length=MAX_IP)] | None = Field(
         default=None, description="Of status.addresses"
     )
     hostname: Short | None = Field(default=None, description="Of status.addresses")

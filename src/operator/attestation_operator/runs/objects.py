@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from attestation.api.runs import PolicySource
 from attestation.clock import parse_rfc3339, rfc3339
+from attestation_operator.crds.security_events import MAX_FACT, MAX_IP, MAX_ROLES
 from attestation_operator.objects import NODE, POLICY, RESULT, RUN, Key, Raw, Target, clipped
 
 MAX_NAME: Final = 253
@@ -272,16 +273,18 @@ def with_conditions(
 
 
 def node_facts(raw: Raw) -> dict[str, Any]:
-    """Return what a SecurityEvent says of a Node (`subject.node`), as far as the Node says it."""
+    """Return what a SecurityEvent says of a Node (`subject.node`), as far as the Node says it.
+
+    A kubelet writes most of it, of any length: what is longer than the kind allows is cut off, so that no node can have
+    its events refused.
+    """
     status = raw.get("status") or {}
     info = status.get("nodeInfo") or {}
     addresses = {each.get("type"): each.get("address") for each in status.get("addresses") or ()}
     prefix = "node-role.kubernetes.io/"
     labels = raw["metadata"].get("labels") or {}
+    roles = sorted(key.removeprefix(prefix) for key in labels if key.startswith(prefix) and key != prefix)
     facts = {
-        "roles": sorted(
-            key.removeprefix(prefix) for key in labels if key.startswith(prefix) and key != prefix
-        ),
         "kernelVersion": info.get("kernelVersion"),
         "osImage": info.get("osImage"),
         "kubeletVersion": info.get("kubeletVersion"),
@@ -291,7 +294,9 @@ def node_facts(raw: Raw) -> dict[str, Any]:
         "internalIP": addresses.get("InternalIP"),
         "hostname": addresses.get("Hostname"),
     }
-    return {key: value for key, value in facts.items() if value}
+    longest = {"internalIP": MAX_IP}
+    told = {key: clipped(value, longest.get(key, MAX_FACT)) for key, value in facts.items() if value}
+    return ({"roles": roles[:MAX_ROLES]} if roles else {}) | told
 
 
 def later(at: datetime, until: datetime) -> float:

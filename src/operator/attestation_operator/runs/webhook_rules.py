@@ -9,19 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from pydantic import ValidationError
-
-from attestation.api.said import said
 from attestation.errors import AttestationError
-from attestation_operator.crds import DEFINITIONS
 from attestation_operator.objects import RESULT, RUN, Kind, Raw, clipped
 from attestation_operator.runs.admission import COLLECTORS, FINAL, IMMUTABLE, KINDS, NOT_WRITER
+from attestation_operator.runs.kinds import faults
 
 REVIEW: Final = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
 _OPERATIONS: Final = ("CREATE", "UPDATE")
 _BY_PLURAL: Final[Mapping[str, Kind]] = {kind.plural: kind for kind in KINDS}
-
-_MODELS: Final = {each.kind: each.model for each in DEFINITIONS}
 
 
 class ReviewMalformed(AttestationError):
@@ -104,18 +99,9 @@ def judge(asked: Asked, *, controller: str) -> Refusal | None:
     if asked.old is not None and asked.kind in FINAL and asked.old.get("spec") != asked.new.get("spec"):
         return Refusal(code=422, message=IMMUTABLE)
     # 3. It is what its model says.
-    if found := faults(asked.kind, asked.new):
+    if found := faults(asked.kind, {"spec": asked.new.get("spec")}):
         return Refusal(code=422, message=clipped("; ".join(found)))
     return None
-
-
-def faults(kind: Kind, raw: Raw) -> list[str]:
-    """Return what the model of a kind says of the `spec` of an object, in words; what stands there is not told."""
-    try:
-        _MODELS[kind].model_validate({"spec": raw.get("spec")})
-    except ValidationError as e:
-        return [f"{'.'.join(map(str, each['loc']))}: {said(each)}" for each in e.errors()]
-    return []
 
 
 def answer(asked: Asked, refusal: Refusal | None) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation_operator.crds import DEFINITIONS
+from attestation_operator.crds.runs import Run, RunSpec
 from attestation_operator.crds.structural import structural
+from attestation_operator.durations import parse_duration
 from attestation_operator.objects import (
     BUNDLE,
     POLICY,
@@ -22,9 +22,9 @@ from attestation_operator.objects import (
     SCHEDULE,
     SECURITY_EVENT,
     Kind,
-    Target,
 )
 from attestation_operator.runs import kinds
+from attestation_operator.runs.objects import Condition, Reason, node_facts
 from tests.fixtures.attestation_kinds import AT, GOOD, REFUSED, SEED, changed
 
 KINDS = (RUN, RESULT, POLICY, SECURITY_EVENT, BUNDLE, SCHEDULE)
@@ -51,51 +51,42 @@ def raw(kind: Kind, change: dict[str, Any] | None = None, **metadata: Any) -> di
     }
 
 
+def test_every_kind_of_the_group_is_known() -> None:
+    """Whatever of ours an API server has, its faults are told."""
+    assert {each.kind for each in DEFINITIONS if each.kind.group == RUNS_GROUP} == set(KINDS)
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 def test_every_member_is_read_and_written_as_it_was(kind: Kind) -> None:
     """No member of the fixtures is missing from a kind, and no member of a kind from the fixtures."""
-    assert kinds.faults(kind, raw(kind)) == ()
-    found = kinds._read(kind, raw(kind))
-    assert json.loads(json.dumps(found.spec.written())) == GOOD[kind][0]
-    assert found.status is not None
-    assert json.loads(json.dumps(found.status.written())) == GOOD[kind][1]
-    assert found.created_at == datetime(2026, 11, 26, 12, tzinfo=UTC)
+    whole = raw(kind)
+    assert kinds.faults(kind, whole) == ()
     [model] = [each.model for each in DEFINITIONS if each.kind == kind]
+    members = {name: whole[name] for name in ("spec", "status")}
+    read = model.model_validate(members)
+    assert read.model_dump(mode="json", by_alias=True, exclude_none=True) == members
     schema = structural(model)["properties"]
-    spec = changed(GOOD[kind][0], {"policyRef": {"name": "x"}, "schedule": "* * * * *"})
-    assert set(schema["spec"]["properties"]) <= set(spec)
-    assert set(schema["status"]["properties"]) == set(GOOD[kind][1])
+    either = {"policyRef": {"name": "x"}, "schedule": "* * * * *"}
+    assert set(schema["spec"]["properties"]) <= set(changed(whole["spec"], either))
+    assert set(schema["status"]["properties"]) == set(whole["status"])
 
 
-def test_every_kind_of_the_group_is_read() -> None:
-    """And has a reader of its own."""
-    assert {each.kind for each in DEFINITIONS if each.kind.group == RUNS_GROUP} == set(KINDS)
-    found: list[Target] = [
-        kinds.read_run(raw(RUN)).target,
-        kinds.read_result(raw(RESULT)).target,
-        kinds.read_policy(raw(POLICY)).target,
-        kinds.read_event(raw(SECURITY_EVENT)).target,
-        kinds.read_bundle(raw(BUNDLE)).target,
-        kinds.read_schedule(raw(SCHEDULE)).target,
-    ]
-    assert found == [Target.of(kind, raw(kind)) for kind in KINDS]
-
-
-def test_the_example_of_the_seed_is_read() -> None:
+def test_the_example_of_the_seed_is_a_run() -> None:
     """Inline policy, 30 s, no nonce; as written, before an API server filled anything in."""
-    run = kinds.read_run(
-        SEED | {"metadata": raw(RUN)["metadata"]},
-    )
-    assert kinds.timeout_of(run.spec) == timedelta(seconds=30)
-    assert run.spec.nonce is None
-    assert run.spec.policy is not None
-    assert run.spec.policy.mode == "enforce"
-    assert run.status is None
+    assert kinds.faults(RUN, SEED) == ()
+    spec = RunSpec.model_validate(SEED["spec"])
+    assert parse_duration(spec.timeout) == timedelta(seconds=30)
+    assert spec.policy is not None
+    assert spec.policy.mode == "enforce"
+    assert RunSpec.model_validate(changed(SEED["spec"], {"timeout": None})).timeout == "2m"
 
 
-def test_a_run_without_a_timeout_has_two_minutes() -> None:
-    """Also where no API server wrote the default."""
-    assert kinds.timeout_of(kinds.read_run(raw(RUN, {"timeout": None})).spec) == timedelta(minutes=2)
+def test_conditions_and_reasons_are_told() -> None:
+    """By the words that the controller has, CONFIDENTIAL §2.1."""
+    words = structural(Run)["properties"]["status"]["properties"]["conditions"]["description"]
+    types, _, reasons = words.partition("; reasons of Failed: ")
+    assert types.split(", ") == [each.value for each in Condition]
+    assert reasons.split(", ") == [each.value for each in Reason]
 
 
 @pytest.mark.parametrize(("kind", "change", "member"), REFUSED, ids=lambda part: str(part)[:40])
@@ -106,8 +97,6 @@ def test_what_a_kind_does_not_allow_is_told_by_its_member(
     found = kinds.faults(kind, raw(kind, change))
     assert found
     assert any(each.startswith(f"spec{member}") for each in found), found
-    with pytest.raises(kinds.KindInvalid):
-        kinds._read(kind, raw(kind, change))
 
 
 def test_a_name_of_python_is_none_of_kubernetes() -> None:
@@ -128,8 +117,6 @@ def test_spec_stays_as_it_was(kind: Kind) -> None:
     assert kinds.faults(kind, old, old=old) == ()
     assert kinds.faults(kind, old | {"spec": {**old["spec"], "x": 1}}, old=old)[-1].startswith("spec: ")
     assert kinds.faults(kind, raw(kind, generation=2)) == ("spec: it was changed after it was created",)
-    with pytest.raises(kinds.KindInvalid):
-        kinds._read(kind, raw(kind, generation=2))
 
 
 def test_a_deletion_that_waits_is_no_change() -> None:
@@ -144,55 +131,24 @@ def test_what_may_be_edited_may_be_edited(kind: Kind) -> None:
     assert kinds.faults(kind, raw(kind, generation=7), old=raw(kind, {"mode": "report"})) == ()
 
 
-def test_a_run_has_a_name_that_leaves_room_for_its_result() -> None:
-    """Else it could be judged and its Result not be written."""
-    assert kinds.faults(RUN, raw(RUN, name="r" * kinds.MAX_RUN_NAME)) == ()
-    assert len(kinds.result_name("r" * kinds.MAX_RUN_NAME)) == 253
-    [fault] = kinds.faults(RUN, raw(RUN, name="r" * (kinds.MAX_RUN_NAME + 1)))
-    assert fault.startswith("metadata.name")
-
-
-def test_names_are_those_of_the_specification() -> None:
-    """CONFIDENTIAL §2.2, §2.5: the same fact has the same name, whoever tells it."""
-    digest = hashlib.sha256(b"prod|uid-1|2|AttestationVerified").hexdigest()[:20]
-    assert kinds.event_name("prod", "uid-1", 2, "AttestationVerified") == f"se-{digest}"
-    assert kinds.bundle_name(f"se-{digest}") == f"ab-{digest}"
-    assert kinds.result_name("worker-1-tpm") == "worker-1-tpm-result"
-
-
-def test_objects_are_made_as_their_kinds_allow() -> None:
-    """With their names, the owner of a Result, and what a bundle is for; nothing else is made."""
-    run = Target.of(RUN, raw(RUN, name="worker-1-tpm"))
-    result = kinds.result_object(run, GOOD[RESULT][0])
-    assert result["metadata"] == {
-        "name": "worker-1-tpm-result",
-        "namespace": "default",
-        "ownerReferences": [run.reference],
+def test_no_node_has_its_events_refused() -> None:
+    """A kubelet writes what its Node says of itself, of any length."""
+    node = {
+        "metadata": {"labels": {f"node-role.kubernetes.io/r{i}": "" for i in range(40)}},
+        "status": {
+            "nodeInfo": dict.fromkeys(
+                (
+                    *("kernelVersion", "osImage", "kubeletVersion", "containerRuntimeVersion"),
+                    *("architecture", "operatingSystem"),
+                ),
+                "ü" * 5000,
+            ),
+            "addresses": [{"type": each, "address": "9" * 5000} for each in ("InternalIP", "Hostname")],
+        },
     }
-    event = kinds.event_object(GOOD[SECURITY_EVENT][0], attempt=1, labels={"a": "b"})
-    assert event["metadata"]["name"] == kinds.event_name(
-        "prod", GOOD[SECURITY_EVENT][0]["correlationID"], 1, "AttestationVerified"
-    )
-    assert event["metadata"]["labels"] == {"a": "b"}
-    target = Target.of(SECURITY_EVENT, raw(SECURITY_EVENT, name="se-1"))
-    bundle = kinds.bundle_object(target)
-    assert bundle["metadata"] == {"name": "ab-1"}
-    assert bundle["spec"] == {"attestedFor": target.reference}
-    for kind, made in ((RESULT, result), (SECURITY_EVENT, event), (BUNDLE, bundle)):
-        assert made["apiVersion"] == "security.ugallu.io/v1alpha1"
-        assert made["kind"] == kind.kind
-    with pytest.raises(kinds.KindInvalid, match=r"spec\.verdict"):
-        kinds.result_object(run, changed(GOOD[RESULT][0], {"verdict": "trusted"}))
-    with pytest.raises(ValueError, match="namespace"):
-        kinds.made(RESULT, "r", GOOD[RESULT][0])
-
-
-def test_a_spec_has_one_text_and_one_digest() -> None:
-    """RFC 8785: sorted, nothing between, and letters as they are."""
-    assert kinds.canonical({"b": [1, True, None], "a": "Zoë"}) == '{"a":"Zoë","b":[1,true,null]}'.encode()
-    assert kinds.spec_sha256({}) == hashlib.sha256(b"{}").hexdigest()
-    one, other = GOOD[RESULT][0], dict(reversed(list(GOOD[RESULT][0].items())))
-    assert kinds.spec_sha256(one) == kinds.spec_sha256(other)
+    change = {"subject.node": node_facts(node)}
+    assert kinds.faults(SECURITY_EVENT, raw(SECURITY_EVENT, change)) == ()
+    assert len(change["subject.node"]) == 9
 
 
 ANYTHING = st.recursive(

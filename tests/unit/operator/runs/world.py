@@ -29,9 +29,10 @@ from attestation.client import APIError
 from attestation.errors import AttestationError, PolicyInvalid
 from attestation_operator.actions import Action, Create, Delete, MergeStatus, PatchNode
 from attestation_operator.errors import ObjectChanged, ObjectExists, ServiceAway
-from attestation_operator.objects import NODE, POLICY, RESULT, RUN, SECURITY_EVENT, Key, Kind, Raw
+from attestation_operator.objects import NODE, POLICY, RESULT, RUN, RUNS_GROUP, SECURITY_EVENT, Key, Kind, Raw
 from attestation_operator.runs.cases import Answer, Ask, Case, Chosen, Looked, Objects
 from attestation_operator.runs.events import Teller
+from attestation_operator.runs.kinds import faults
 from attestation_operator.runs.node_action import NodeAction
 from attestation_operator.runs.objects import read_run
 from attestation_operator.runs.reconcile import reconcile
@@ -102,6 +103,8 @@ class Cluster:
     def _one(self, action: Action) -> None:
         match action:
             case Create():
+                # An API server would drop or refuse what a kind does not know.
+                assert action.kind.group != RUNS_GROUP or faults(action.kind, action.raw) == ()
                 self.put(action.kind, action.raw)
             case Delete() | MergeStatus() | PatchNode():
                 there = self.objects.get(action.target.key)
@@ -118,6 +121,8 @@ class Cluster:
                 if isinstance(action, MergeStatus):
                     merged = {**there.get("status", {}), **copy.deepcopy(dict(action.status))}
                     there["status"] = {key: value for key, value in merged.items() if value is not None}
+                    told = faults(target.key.kind, there)
+                    assert not [each for each in told if each.startswith("status")], told
                 else:
                     labels = {**metadata.get("labels", {}), **action.labels}
                     metadata["labels"] = {key: value for key, value in labels.items() if value is not None}
