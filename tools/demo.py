@@ -58,12 +58,16 @@ from tools.demo_extensions import AUDIENCE, SECRET, Extras
 from tools.demo_extensions import prepare as prepare_extensions
 from tools.demo_kubernetes import NODES, Nodes
 from tools.demo_kubernetes import next_steps as next_steps_on_kubernetes
+from tools.demo_runs import GUEST, Asked
+from tools.demo_runs import MACHINES as MACHINES_ASKED
+from tools.demo_runs import next_steps as next_steps_of_runs
 from tools.demo_tasks import Tasks
 from tools.demo_words import Narrator
 from tools.kubernetes import Cluster, KubernetesMissing
 from tools.ports import claim, free_port
 from tools.stage import BIN, REATTEST_SECONDS, Failed, IdentityProvider, Machine, Service
 from tools.stage_kubernetes import clusters_setting
+from tools.stage_runs import SERVICE_ACCOUNTS, Runs
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_DATA = ROOT / ".run"
@@ -525,7 +529,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--kubernetes",
         action="store_true",
-        help="two machines become nodes of a real Kubernetes API, and a stranger with their token does not",
+        help="two machines become nodes of a real Kubernetes API, and a stranger with their token does not; with "
+        "--confidential nodes are asked for evidence instead",
     )
     parser.add_argument(
         "--confidential",
@@ -724,6 +729,75 @@ def run_kubernetes(options: argparse.Namespace) -> None:
             raise Failed(f"a process of the demo has ended; see the logs in {data}")
 
 
+def run_runs(options: argparse.Namespace) -> None:
+    """Run the demo of a cluster whose nodes are asked for evidence."""
+    out = Narrator()
+    with ExitStack() as stack:
+        stack.enter_context(alone((options.data or DEFAULT_DATA).absolute()))
+        data = prepare_data(options.data, demo=True)
+        if (data / "cluster").exists():
+            raise Failed(f"{data} is of an earlier run; give another --data DIR")
+        port = port_of(options)
+        identity = IdentityProvider(data, free_port(DEFAULT_IDENTITY_PORT))
+        stack.callback(identity.stop)
+        identity.start()
+        cluster = Cluster(data / "cluster", free_port)
+        more = {
+            "ITL_KUBERNETES_CLUSTERS": clusters_setting(cluster, service_accounts=SERVICE_ACCOUNTS),
+        }
+        service = Service(data, port, identity.issuer, more=more | prepare_confidential(data))
+        service.prepare([role.value for role in Role])
+        out.say("Is this node what it claims to be?")
+        stack.callback(service.stop)
+        identity.wait()
+        service.start()
+        out.say()
+        out.say(f"   The service runs at {service.url}, on SQLite in {data}.")
+        machines = [
+            Machine(
+                name=name,
+                directory=data / "machines" / name,
+                server_url=service.url,
+                role=Role.WORKER_APP.value,
+                number=number,
+            )
+            for number, name in enumerate(MACHINES_ASKED, start=1)
+        ]
+        for machine in machines:
+            stack.callback(machine.stop)
+        stack.callback(ask_to_stop, machines)
+        runs = Runs(data / "programs", cluster, service.url, free_port)
+        stack.callback(cluster.stop)
+        stack.callback(runs.stop)
+        tokens = {name: identity.sign_in(name) for name in identity.people}
+        people = {
+            name: stack.enter_context(OperatorClient(service.url, token)) for name, token in tokens.items()
+        }
+        show = Show(out, service, people, tokens["carol"], machines, CertificateAuthority(MANUFACTURER))
+        show.power_on()
+        show.introduce_and_activate()
+        show.approve()
+        guests = Guests(out, service, people["alice"], people["carol"], data, tdx=GUEST)
+        guests.introduce()
+        guests.approve()
+        asked = Asked(out, service, runs, data)
+        asked.start_cluster()
+        asked.start_programs(machines)
+        first, second = machines
+        asked.state_policies(first)
+        asked.good(first)
+        asked.guest()
+        asked.broken(second)
+        asked.events()
+        asked.sealed(tokens["alice"], people["carol"].audit_keys().vkeys)
+        if not options.exit_after_demo:
+            next_steps_of_runs(out, service, asked, runs, data)
+            out.say("   Ctrl-C stops everything.")
+            while service.running and identity.running and cluster.running and runs.ended is None:
+                time.sleep(0.5)
+            raise Failed(f"a process of the demo has ended; see the logs in {data}")
+
+
 def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
@@ -732,16 +806,17 @@ def main() -> int:
     """Run; return the exit status."""
     parser = _parser()
     options = parser.parse_args()
-    if options.kubernetes and (
-        options.postgres or options.confidential or options.no_demo or options.machines != len(FLEET)
-    ):
+    if options.kubernetes and (options.postgres or options.no_demo or options.machines != len(FLEET)):
         parser.error("--kubernetes has two machines, and a service on SQLite")
     if not 1 <= options.machines <= MAX_MACHINES:
         parser.error(f"--machines must be between 1 and {MAX_MACHINES}")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminated)
     try:
-        (run_kubernetes if options.kubernetes else run)(options)
+        if options.kubernetes:
+            (run_runs if options.confidential else run_kubernetes)(options)
+        else:
+            run(options)
     except KeyboardInterrupt:
         print("\n   Stopped.", flush=True)
     except (Failed, AttestationError, KubernetesMissing) as e:

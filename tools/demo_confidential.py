@@ -161,11 +161,18 @@ class Guests:
     """The walk of two guests through admission, and what becomes of three that are not as they should be."""
 
     def __init__(
-        self, out: Narrator, service: Service, alice: OperatorClient, carol: OperatorClient, data: Path
+        self,
+        out: Narrator,
+        service: Service,
+        alice: OperatorClient,
+        carol: OperatorClient,
+        data: Path,
+        *,
+        tdx: str = "tdx-1",
     ) -> None:
         self._out, self._service, self._alice, self._carol = out, service, alice, carol
         self.snp = Guest("snp-1", "sev-snp", data / "machines" / "snp-1", service)
-        self.tdx = Guest("tdx-1", "tdx", data / "machines" / "tdx-1", service)
+        self.tdx = Guest(tdx, "tdx", data / "machines" / tdx, service)
 
     def run(self) -> None:
         """All steps, in order."""

@@ -28,40 +28,41 @@ CERTIFICATES: Final = "certificates.k8s.io"
 KIND: Final = "attestation.itl.io"
 
 
-def _rule(group: str, resources: Sequence[str], verbs: str, names: Sequence[str] = ()) -> dict[str, Any]:
+def role_rule(group: str, resources: Sequence[str], verbs: str, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a rule of a role; *verbs* with spaces between."""
     found = {"apiGroups": [group], "resources": list(resources), "verbs": verbs.split()}
     return {**found, "resourceNames": list(names)} if names else found
 
 
-_KINDS: Final = _rule(KIND, ["nodeattestations"], "get list watch")
-_STATUS: Final = _rule(KIND, ["nodeattestations/status"], "patch")
-_REQUESTS: Final = _rule(CERTIFICATES, ["certificatesigningrequests"], "get list watch")
-_NODES: Final = _rule("", ["nodes"], "get list watch")
+_KINDS: Final = role_rule(KIND, ["nodeattestations"], "get list watch")
+_STATUS: Final = role_rule(KIND, ["nodeattestations/status"], "patch")
+_REQUESTS: Final = role_rule(CERTIFICATES, ["certificatesigningrequests"], "get list watch")
+_NODES: Final = role_rule("", ["nodes"], "get list watch")
 DUTIES: Final[Mapping[str, Sequence[dict[str, Any]]]] = {
     "approver": (
         *(_KINDS, _STATUS, _REQUESTS, _NODES),
-        _rule(CERTIFICATES, ["certificatesigningrequests/approval"], "update"),
-        _rule(CERTIFICATES, ["signers"], "approve", SIGNERS),
-        _rule("rbac.authorization.k8s.io", ["clusterrolebindings"], "list"),
-        _rule("authorization.k8s.io", ["subjectaccessreviews"], "create"),
+        role_rule(CERTIFICATES, ["certificatesigningrequests/approval"], "update"),
+        role_rule(CERTIFICATES, ["signers"], "approve", SIGNERS),
+        role_rule("rbac.authorization.k8s.io", ["clusterrolebindings"], "list"),
+        role_rule("authorization.k8s.io", ["subjectaccessreviews"], "create"),
     ),
     "signer": (
         *(_KINDS, _REQUESTS, _NODES),
-        _rule(CERTIFICATES, ["certificatesigningrequests/status"], "patch"),
-        _rule(CERTIFICATES, ["signers"], "sign", [OWN_SIGNER]),
+        role_rule(CERTIFICATES, ["certificatesigningrequests/status"], "patch"),
+        role_rule(CERTIFICATES, ["signers"], "sign", [OWN_SIGNER]),
     ),
-    "nodes": (_KINDS, _NODES, _rule("", ["nodes"], "patch")),
+    "nodes": (_KINDS, _NODES, role_rule("", ["nodes"], "patch")),
 }
 """What each controller may do in the cluster (HSM-AND-KUBERNETES §22); a test compares it with the chart."""
 
-EVENTS: Final = (_rule("events.k8s.io", ["events"], "create"),)
+EVENTS: Final = (role_rule("events.k8s.io", ["events"], "create"),)
 """And in the namespace `default`, where Events about objects without a namespace are."""
 
 
 def lease_rules(name: str) -> tuple[dict[str, Any], ...]:
     """Return what a controller may do in its own namespace: nobody can be let create a Lease of a certain name."""
     leases = "coordination.k8s.io", ["leases"]
-    return _rule(*leases, "create"), _rule(*leases, "get update", [f"attestation-operator-{name}"])
+    return role_rule(*leases, "create"), role_rule(*leases, "get update", [f"attestation-operator-{name}"])
 
 
 SERVICE_DUTIES: Final = {
@@ -88,7 +89,8 @@ def clusters_setting(cluster: Cluster, **more: object) -> str:
     return json.dumps([rule])
 
 
-def _bind(cluster: Cluster, name: str, role: str, subject: Mapping[str, str], namespace: str = "") -> None:
+def bind(cluster: Cluster, name: str, role: str, subject: Mapping[str, str], namespace: str = "") -> None:
+    """Give *subject* a role: a Role of *namespace* there, else a ClusterRole everywhere."""
     scope = f"namespaces/{namespace}/rolebindings" if namespace else "clusterrolebindings"
     cluster.ask(
         f"/apis/rbac.authorization.k8s.io/v1/{scope}",
@@ -111,9 +113,13 @@ def group(name: str) -> dict[str, str]:
 
 def prepare_cluster(cluster: Cluster) -> None:
     """Give bootstrap tokens the right to create requests, and anybody the keys that sign tokens; nothing more."""
-    _bind(cluster, "bootstrappers", "system:node-bootstrapper", group("system:bootstrappers"))
-    # The service reads them over TLS, as whoever checks a token of a ServiceAccount.
-    _bind(cluster, "token-keys", "system:service-account-issuer-discovery", group("system:unauthenticated"))
+    bind(cluster, "bootstrappers", "system:node-bootstrapper", group("system:bootstrappers"))
+    publish_token_keys(cluster)
+
+
+def publish_token_keys(cluster: Cluster) -> None:
+    """Let anybody read the keys that sign tokens: the service does, over TLS, as whoever checks such a token."""
+    bind(cluster, "token-keys", "system:service-account-issuer-discovery", group("system:unauthenticated"))
 
 
 @dataclass
@@ -141,7 +147,7 @@ class Controllers:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         ask = self.cluster.ask
         ask("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        self.install_kinds()
+        install_kinds(self.cluster)
         rbac = "/apis/rbac.authorization.k8s.io/v1"
         ask(f"{rbac}/namespaces/default/roles", {"metadata": {"name": "attestation-events"}, "rules": EVENTS})
         for name, rules in DUTIES.items():
@@ -151,22 +157,9 @@ class Controllers:
             ask(f"{rbac}/clusterroles", {"metadata": {"name": account}, "rules": rules})
             roles = f"{rbac}/namespaces/{NAMESPACE}/roles"
             ask(roles, {"metadata": {"name": account}, "rules": lease_rules(name)})
-            _bind(self.cluster, account, account, subject)
-            _bind(self.cluster, account, account, subject, NAMESPACE)
-            _bind(self.cluster, account, "attestation-events", subject, "default")
-
-    def install_kinds(self) -> None:
-        """Install the kinds of objects that `attestation-operator crds` prints."""
-        from ruamel.yaml import YAML
-
-        said = subprocess.run(
-            [BIN / "attestation-operator", "crds"], check=True, capture_output=True, timeout=60
-        ).stdout
-        collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        for kind in YAML(typ="safe").load_all(said):
-            self.cluster.ask(collection, kind)
-            name = kind["metadata"]["name"]
-            self.cluster.wait_for(collection, name, _is_served)
+            bind(self.cluster, account, account, subject)
+            bind(self.cluster, account, account, subject, NAMESPACE)
+            bind(self.cluster, account, "attestation-events", subject, "default")
 
     def start(self, *names: str) -> None:
         """Start controllers, all of them where none is named, and wait until they answer.
@@ -241,6 +234,19 @@ class Controllers:
         variables = {f"ITL_OPERATOR_{key}": value for key, value in settings.items()}
         command = [str(BIN / "attestation-operator"), name]
         return Process(command, self.log(name), environment(**variables), self.directory)
+
+
+def install_kinds(cluster: Cluster) -> None:
+    """Install the kinds of objects that `attestation-operator crds` prints."""
+    from ruamel.yaml import YAML
+
+    said = subprocess.run(
+        [BIN / "attestation-operator", "crds"], check=True, capture_output=True, timeout=60
+    ).stdout
+    collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for kind in YAML(typ="safe").load_all(said):
+        cluster.ask(collection, kind)
+        cluster.wait_for(collection, kind["metadata"]["name"], _is_served)
 
 
 def _is_served(kind: Mapping[str, Any]) -> bool:

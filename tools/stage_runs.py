@@ -1,0 +1,236 @@
+"""The parts of a cluster whose nodes are asked for evidence: the controller of runs, and an agent on each node.
+
+Each is the program that is shipped, with the rights that the chart gives it. Kubernetes 1.20 writes into no token which
+node its pod is on (it does from 1.32 on): here that is added, and signed by the key of this cluster.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from tools.kubernetes import Cluster
+from tools.stage import BIN, Failed, Process, environment, wait_for
+from tools.stage_kubernetes import (
+    AUDIENCE,
+    NAMESPACE,
+    TOKEN_SECONDS,
+    bind,
+    install_kinds,
+    lease_rules,
+    publish_token_keys,
+    role_rule,
+)
+
+GROUP: Final = "security.ugallu.io"
+AGENTS: Final = "ugallu-system-privileged"
+"""The namespace of the agents, which run as root."""
+CONTROLLER: Final = "attestation-runs"
+AGENT: Final = "attestation-agent"
+RUNS: Final = "confidentialattestationruns"
+RESULTS: Final = "confidentialattestationresults"
+ENDED: Final = ("Succeeded", "Failed")
+
+CONTROLLER_RULES: Final = (
+    role_rule(GROUP, [RUNS], "get list watch create delete"),
+    role_rule(GROUP, [f"{RUNS}/status"], "get update patch"),
+    role_rule(GROUP, [RESULTS, f"{RESULTS}/status"], "get list watch create update patch delete"),
+    role_rule(GROUP, ["attestationpolicies", "attestationschedules"], "get list watch"),
+    role_rule(GROUP, ["attestationpolicies/status", "attestationschedules/status"], "update patch"),
+    role_rule(GROUP, ["securityevents", "attestationbundles"], "get list watch create"),
+    role_rule(GROUP, ["securityevents/status", "attestationbundles/status"], "update patch"),
+    role_rule("", ["nodes"], "get list watch patch"),
+    role_rule("", ["events"], "create patch"),
+)
+"""What the controller may do in the cluster, where runs act on Nodes (CONFIDENTIAL §4)."""
+AGENT_RULES: Final = (role_rule(GROUP, [RUNS], "get list watch"),)
+SERVICE_ACCOUNTS: Final = {
+    "attestation-runs": [f"{NAMESPACE}:{CONTROLLER}"],
+    "attestation-run-agent": [f"{AGENTS}:{AGENT}"],
+}
+"""What each is to the service."""
+
+
+def with_node(cluster: Cluster, token: str, node: Mapping[str, str]) -> str:
+    """Return *token* of a ServiceAccount with the node that its pod is on, {name, uid}, as Kubernetes 1.32 writes it."""
+    head, payload, _ = token.split(".")
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    claims["kubernetes.io"]["node"] = dict(node)
+    key = load_pem_private_key((cluster.folder / "sa.key").read_bytes(), None)
+    assert isinstance(key, RSAPrivateKey)
+    signed = f"{head}.{_base64url(json.dumps(claims).encode())}"
+    signature = key.sign(signed.encode("ascii"), padding.PKCS1v15(), hashes.SHA256())
+    return f"{signed}.{_base64url(signature)}"
+
+
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode("ascii").rstrip("=")
+
+
+@dataclass
+class Runs:
+    """The controller and the agents, as processes.
+
+    Args:
+        directory: Their tokens and logs.
+        cluster: Where they work.
+        service_url: Of the service that judges.
+        free_port: Finds ports.
+    """
+
+    directory: Path
+    cluster: Cluster
+    service_url: str
+    free_port: Callable[[], int]
+    _processes: dict[str, Process] = field(default_factory=dict)
+    _urls: dict[str, str] = field(default_factory=dict)
+
+    def install(self) -> None:
+        """Make the namespaces, the kinds, and for both programs a ServiceAccount with its rights."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ask, rbac = self.cluster.ask, "/apis/rbac.authorization.k8s.io/v1"
+        install_kinds(self.cluster)
+        publish_token_keys(self.cluster)
+        for namespace, account, rules in (
+            (NAMESPACE, CONTROLLER, CONTROLLER_RULES),
+            (AGENTS, AGENT, AGENT_RULES),
+        ):
+            subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+            ask("/api/v1/namespaces", {"metadata": {"name": namespace}})
+            ask(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": account}})
+            ask(f"{rbac}/clusterroles", {"metadata": {"name": account}, "rules": rules})
+            bind(self.cluster, account, account, subject)
+        leases = {"metadata": {"name": CONTROLLER}, "rules": lease_rules("runs")}
+        ask(f"{rbac}/namespaces/{NAMESPACE}/roles", leases)
+        subject = {"kind": "ServiceAccount", "name": CONTROLLER, "namespace": NAMESPACE}
+        bind(self.cluster, CONTROLLER, CONTROLLER, subject, NAMESPACE)
+
+    def add_node(self, name: str) -> dict[str, str]:
+        """Make a Node, whose kubelet never runs; return its name and UID."""
+        made = self.cluster.ask("/api/v1/nodes", {"metadata": {"name": name}})["metadata"]
+        return {"name": made["name"], "uid": made["uid"]}
+
+    def start_controller(self, *flags: str) -> None:
+        """Start the controller, and wait until it answers."""
+        settings = self._pod(NAMESPACE, CONTROLLER, None)
+        settings |= {"CLUSTER_ID": "default", "NAMESPACE": NAMESPACE, "IDENTITY": settings.pop("POD")}
+        self._start("runs", [str(BIN / "attestation-operator"), "runs", *flags], settings)
+
+    def start_agent(self, node: Mapping[str, str], *flags: str, command: Sequence[str] = ()) -> None:
+        """Start the agent of a node, or what *command* makes of it, and wait until it answers."""
+        settings = self._pod(AGENTS, AGENT, node)
+        settings |= {"NODE_NAME": node["name"]}
+        settings.pop("POD")
+        program = command or (str(BIN / "attestation-operator"), "agent")
+        self._start(f"agent-{node['name']}", [*program, *flags], settings)
+
+    def log(self, name: str) -> Path:
+        """Return what a program logs."""
+        return self.directory / f"{name}.log"
+
+    @property
+    def ended(self) -> str | None:
+        """The name of one that has ended, None while all of them run."""
+        return next((name for name, process in self._processes.items() if not process.running), None)
+
+    def stop(self) -> None:
+        """Stop all of them."""
+        for process in self._processes.values():
+            process.ask_to_stop()
+        for process in self._processes.values():
+            process.stop()
+        self._processes.clear()
+
+    # ------------------------------------------------------------ objects
+
+    def create(self, kind: str, plural: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object of ours in the namespace of the controller."""
+        body = {"apiVersion": f"{GROUP}/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+        made: dict[str, Any] = self.cluster.ask(self.place(plural), body)
+        return made
+
+    @staticmethod
+    def place(plural: str) -> str:
+        """Return the path of a kind of ours."""
+        return f"/apis/{GROUP}/v1alpha1/namespaces/{NAMESPACE}/{plural}"
+
+    def ended_run(self, name: str) -> dict[str, Any]:
+        """Return a run as soon as it has ended, and all of it is written.
+
+        Raises:
+            Failed: It did not in time.
+        """
+
+        def told(run: Mapping[str, Any]) -> bool:
+            status = run.get("status") or {}
+            written = {each["type"] for each in status.get("conditions") or () if each["status"] == "True"}
+            return status.get("phase") in ENDED and {"EventsEmitted", "Sealed"} <= written
+
+        try:
+            return dict(self.cluster.wait_for(self.place(RUNS), name, told))
+        except TimeoutError as e:
+            raise Failed(f"run {name}: {e}; see {self.log('runs')}") from e
+
+    def result(self, name: str) -> dict[str, Any]:
+        """Return the Result of a run."""
+        return dict(self.cluster.ask(f"{self.place(RESULTS)}/{name}-result"))
+
+    def cluster_wide(self, plural: str) -> list[dict[str, Any]]:
+        """Return all objects of a kind of ours that is in no namespace."""
+        return list(self.cluster.ask(f"/apis/{GROUP}/v1alpha1/{plural}")["items"])
+
+    # ------------------------------------------------------------ parts
+
+    def _pod(self, namespace: str, account: str, node: Mapping[str, str] | None) -> dict[str, str]:
+        """Make a pod that will never run, so that tokens are bound to one; return the settings of its container."""
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        spec: dict[str, Any] = {
+            "serviceAccountName": account,
+            "containers": [{"name": "program", "image": "none"}],
+        }
+        if node is not None:
+            spec["nodeName"] = node["name"]
+        pod = self.cluster.ask(pods, {"metadata": {"generateName": f"{account}-"}, "spec": spec})["metadata"]
+        bound = {"name": pod["name"], "uid": pod["uid"]}
+        for_api, for_service = (
+            self.cluster.service_account_token(namespace, account, audience, pod=bound, seconds=TOKEN_SECONDS)
+            for audience in (self.cluster.issuer, AUDIENCE)
+        )
+        if node is not None:
+            for_service = with_node(self.cluster, for_service, node)
+        token = self.directory / f"{pod['name']}.token"
+        token.touch(mode=0o600)
+        token.write_text(for_service, encoding="ascii")
+        return {
+            "POD": pod["name"],
+            "SERVICE_URL": self.service_url,
+            "TOKEN_FILE": str(token),
+            "KUBECONFIG": str(self.cluster.kubeconfig_of(pod["name"], {"token": for_api})),
+            "LOG_FORMAT": "json",
+        }
+
+    def _start(self, name: str, command: list[str], settings: Mapping[str, str]) -> None:
+        at = f"127.0.0.1:{self.free_port()}"
+        variables = {f"ITL_OPERATOR_{key}": value for key, value in settings.items()}
+        variables |= {
+            "ITL_OPERATOR_HEALTH_PROBE_BIND_ADDRESS": at,
+            "ITL_OPERATOR_METRICS_BIND_ADDRESS": at,
+        }
+        process = Process(command, self.log(name), environment(**variables), Path.cwd())
+        self._processes[name], self._urls[name] = process, f"http://{at}"
+        process.start()
+        wait_for(f"{self._urls[name]}/healthz", process, f"the program {name}")
+
+
+def short(digest: str) -> str:
+    """Return the beginning of a digest, for people."""
+    return f"{digest[:24]}…" if len(digest) > 24 else digest
