@@ -265,7 +265,8 @@ def with_conditions(
             each["status"] != "Unknown" or old.get("reason") == each["reason"]
         )
         since = old["lastTransitionTime"] if same else rfc3339(at)
-        message = clipped(each["message"]) if each["message"] else ""
+        # An old API server (1.20) takes an empty text for null, which a condition may not have.
+        message = clipped(each["message"] or each["reason"])
         found[type_] = {**each, "message": message, "lastTransitionTime": since}
         if generation is not None:
             found[type_]["observedGeneration"] = generation
