@@ -1,7 +1,7 @@
-"""`./dev run --kubernetes --confidential`: nodes of a real cluster are asked for evidence, and it is judged off them.
+"""`./dev run --kubernetes --confidential`: nodes of a real cluster are asked for evidence, judged off them.
 
-The API server is Kubernetes' own (tools/kubernetes.py); the service, the controller and the agents are the programs that
-are shipped. TPMs are software; the TDX-like node's processor is software too, under anchors that say TEST ONLY.
+The API server is Kubernetes' own (tools/kubernetes.py); service, controller and agents are the programs that are
+shipped. TPMs are software; the TDX-like node's processor is software too, under anchors that say TEST ONLY.
 """
 
 from __future__ import annotations

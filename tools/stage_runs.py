@@ -61,7 +61,7 @@ SERVICE_ACCOUNTS: Final = {
 
 
 def with_node(cluster: Cluster, token: str, node: Mapping[str, str]) -> str:
-    """Return *token* of a ServiceAccount with the node that its pod is on, {name, uid}, as Kubernetes 1.32 writes it."""
+    """Return *token* of a ServiceAccount with the node of its pod, {name, uid}, as Kubernetes 1.32 writes it."""
     head, payload, _ = token.split(".")
     claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     claims["kubernetes.io"]["node"] = dict(node)

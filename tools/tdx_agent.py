@@ -1,4 +1,4 @@
-"""The agent of a node whose confidential hardware is software, TEST ONLY: all of it but the hardware is what is shipped."""
+"""The agent of a node whose confidential hardware is software, TEST ONLY; all else of it is what is shipped."""
 
 from __future__ import annotations
 
