@@ -41,6 +41,8 @@ from tests.unit.operator.doubles import Log
 
 __all__ = ["fake", "kube"]
 
+pytestmark = pytest.mark.swtpm
+
 WAIT_SECONDS = 60
 NAMES = (f"run-agent-{number}" for number in itertools.count())
 KIND = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

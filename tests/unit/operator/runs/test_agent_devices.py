@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,19 +19,14 @@ from attestation.device import AKType
 from attestation.device.guest_ioctl import GuestDevice
 from attestation.device.tsm import TsmReport
 from attestation.errors import DeviceError
-from attestation.evidence import tpm_quote
 from attestation.report_data import report_data
-from attestation.tpm import PCRSelection
 from attestation.wire import b64decode
 from attestation_operator.runs.agent_devices import (
-    MAX_LOG_BYTES,
     TPM_TRIES,
-    ChallengeRefused,
     Devices,
     Places,
     nonce_of,
 )
-from attestation_testing.software_tpm import SoftwareTPM
 from attestation_testing.tee.amd import Pki, Processor
 from attestation_testing.tee.intel import Platform, td_report
 from attestation_testing.tee.tsm import FakeTsm
@@ -175,71 +170,6 @@ def test_each_fault_of_the_devices(
 # The TPM
 
 
-@pytest.fixture(scope="module")
-def tpm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SoftwareTPM]:
-    """A TPM."""
-    with SoftwareTPM(tmp_path_factory.mktemp("tpm")) as made:
-        yield made
-
-
-@pytest.mark.parametrize("ak", [AKType.ECC_P256, AKType.RSA_2048])
-def test_a_quote_is_by_the_key_that_the_service_knows(places: Places, tpm: SoftwareTPM, ak: AKType) -> None:
-    """The AK of `attestation-agent` on this node: derived alike, so nothing is shared but the TPM (ADR 11)."""
-    with tpm.node(ak=ak) as node:
-        known = tpm_quote.AttestationKey(node.ak_public(), node.identify().ek_public)
-    (item,) = of(replace(places, tpms=(tpm.uri,), ak=ak)).collect(asked(), NODE.uid)
-    assert isinstance(item.value, dict)
-    assert item.media_type == tpm_quote.MEDIA_TYPE
-    assert sorted(item.value) == ["pcr_quote", "pcr_signature", "pcr_values"]
-    said = {name: b64decode(value, name) for name, value in item.value.items()}
-    claims = tpm_quote.verify(
-        tpm_quote.parse(said["pcr_quote"], said["pcr_signature"]),
-        challenge=nonce_of(asked()),
-        key=known,
-        selection=PCRSelection.from_names({"sha256": [0, 1, 7]}),
-        pcr_values=tpm_quote.parse_pcr_values(json.loads(said["pcr_values"])),
-    )
-    assert [sorted(bank) for bank in claims.pcrs.values()] == [[0, 1, 7]]
-
-
-def test_the_event_log_comes_where_it_is_asked_for(places: Places, tpm: SoftwareTPM, tmp_path: Path) -> None:
-    """One that cannot be read is left out and told: the service judges that it is missing."""
-    here, log = replace(places, tpms=(tpm.uri,), event_log=tmp_path / "log"), Log()
-    devices = of(here, log=log)
-
-    def members(**how: Any) -> Any:
-        (item,) = devices.collect(asked(**how), NODE.uid)
-        return item.value
-
-    assert "event_log" not in members(event_log=True)
-    assert log.events == ["event_log.unreadable"]
-    here.event_log.write_bytes(b"events")
-    assert "event_log" not in members()
-    assert b64decode(members(event_log=True)["event_log"], "") == b"events"
-    here.event_log.write_bytes(bytes(MAX_LOG_BYTES + 1))
-    assert "event_log" not in members(event_log=True)
-    assert log.events == ["event_log.unreadable", "event_log.too_long"]
-
-
-def test_the_first_tpm_that_is_there_is_the_node_s(places: Places, tpm: SoftwareTPM) -> None:
-    """By path or by URI; what is not there is passed over."""
-    here = replace(places, tpms=(*places.tpms, "device:/nowhere", tpm.uri))
-    assert of(here).collect(asked(), NODE.uid)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"pcr_bank": None},
-        {"pcrs": ()},
-    ],
-)
-def test_a_challenge_that_names_no_pcr(places: Places, tpm: SoftwareTPM, changed: dict[str, Any]) -> None:
-    """A quote of nothing proves nothing."""
-    with pytest.raises(ChallengeRefused):
-        of(replace(places, tpms=(tpm.uri,))).collect(asked(**changed), NODE.uid)
-
-
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
@@ -284,8 +214,6 @@ def answering(folder: Path, answer: bytes) -> Iterator[str]:
                     while connection.recv(4096):
                         connection.sendall(answer)
 
-        import threading
-
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         try:
@@ -313,7 +241,7 @@ def test_a_tpm_that_answers_another_size(places: Places, tmp_path: Path, answer:
 # What is there
 
 
-def test_what_is_there_is_found_without_asking_it(places: Places, tmp_path: Path, tpm: SoftwareTPM) -> None:
+def test_what_is_there_is_found_without_asking_it(places: Places, tmp_path: Path) -> None:
     """The provider of configfs-tsm, the devices, the TPM; nothing where there is nothing."""
 
     def never(_: bytes) -> tuple[bytes, bytes]:
@@ -330,4 +258,5 @@ def test_what_is_there_is_found_without_asking_it(places: Places, tmp_path: Path
     assert of(replace(places, sev_guest=device)).found() == {"sev-snp"}
     assert of(replace(places, tdx_guests=(places.sev_guest, device))).found() == {"tdx"}
     assert of(replace(places, tpms=(str(device),))).found() == {"tpm"}
-    assert of(replace(places, tpms=(tpm.uri,))).found() == {"tpm"}
+    assert of(replace(places, tpms=(f"unix:{device}",))).found() == {"tpm"}
+    assert of(replace(places, tpms=("tcp:127.0.0.1:1",))).found() == {"tpm"}
