@@ -198,8 +198,8 @@ def nonce_of(challenge: RunChallenge) -> bytes:
 
 
 def _selection(challenge: RunChallenge) -> PCRSelection:
-    if challenge.pcr_bank is None or not challenge.pcrs:
-        raise ChallengeRefused("a challenge for a quote that names no PCR")
+    if challenge.pcr_bank is None:
+        raise ChallengeRefused("a challenge for a quote that names no bank")
     try:
         return PCRSelection.from_names({challenge.pcr_bank: list(challenge.pcrs)})
     except (ValueError, MalformedEvidence) as e:

@@ -234,6 +234,19 @@ def test_a_service_that_stays_away_is_not_asked_for_ever(world: World, where: st
     assert world.after(2, run("u2")) == {"away": 1, "delivered": 1}
 
 
+def test_what_the_device_took_is_gone_from_the_challenge(world: World) -> None:
+    """A minute is counted from the challenge, and not from the evidence."""
+
+    def says(_: Any) -> Any:
+        world.at += agent.CHALLENGE_SECONDS - 1
+        return (ITEM,)
+
+    world.device.says = says
+    world.service.answers = [ServiceUnreachable("away")]
+    assert world.after(1, run()) == {"away": 1}
+    assert world.at <= agent.CHALLENGE_SECONDS
+
+
 @pytest.mark.parametrize("how", ["ended", "deleted", "another of that name"])
 def test_a_run_that_ends_is_asked_for_no_more(world: World, how: str) -> None:
     """Also while the service is away."""
@@ -320,5 +333,11 @@ def test_what_is_remembered_is_bounded(world: World) -> None:
     world.service.challenges = [challenge("late")]
     world.after(1)
     assert world.agent._settled == {"late": 1}
-    world.tell(run("late", phase="Succeeded"))
+    other = run("other")
+    other["metadata"]["name"] = "run-late"  # made anew under that name
+    world.service.challenges = [challenge("other")]
+    world.after(2, other)
+    assert world.agent._settled == {"other": 1}
+    other["status"]["phase"] = "Succeeded"
+    world.tell(other)
     assert (world.agent._open, world.agent._settled) == ({}, {})

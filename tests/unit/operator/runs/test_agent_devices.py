@@ -20,9 +20,10 @@ from attestation.device.guest_ioctl import GuestDevice
 from attestation.device.tsm import TsmReport
 from attestation.errors import DeviceError
 from attestation.report_data import report_data
-from attestation.wire import b64decode
+from attestation.wire import b64decode, b64encode
 from attestation_operator.runs.agent_devices import (
     TPM_TRIES,
+    ChallengeRefused,
     Devices,
     Places,
     nonce_of,
@@ -73,6 +74,14 @@ def fault(devices: Devices, backend: str) -> str:
         devices.collect(asked(backend), NODE.uid)
     DeviceUnavailable.model_validate({"code": f"device-{told.value.fault}", "detail": str(told.value)})
     return told.value.fault
+
+
+def test_a_nonce_has_32_bytes() -> None:
+    """Anything else is no nonce of a run."""
+    assert len(nonce_of(asked())) == 32
+    for nonce in (b64encode(bytes(31)), b64encode(bytes(64)), "!"):
+        with pytest.raises(ChallengeRefused):
+            nonce_of(asked(nonce=nonce))
 
 
 # Confidential hardware
