@@ -20,8 +20,7 @@ from typing import Any, Final
 from attestation.errors import AttestationError
 from attestation_operator.cluster import KubernetesCluster
 from attestation_operator.errors import SelectorRefused, WatchExpired
-from attestation_operator.objects import Key, Kind, Raw
-from attestation_operator.watching import Told
+from attestation_operator.objects import Key, Kind, Raw, Told
 from attestation_operator.work import pause_seconds
 
 RELIST_SECONDS: Final = 600.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -158,6 +158,10 @@ class Target:
 
     def __str__(self) -> str:
         return _place(self.kind, self.name, self.namespace)
+
+
+Told = Callable[[Key, Raw | None], None]
+"""Called for an object that is there or has changed; with None where it is gone."""
 
 
 def clipped(text: str, size_bytes: int = MAX_MESSAGE_BYTES) -> str:

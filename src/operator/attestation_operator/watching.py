@@ -18,9 +18,7 @@ import kopf
 from lightkube.config.kubeconfig import SingleConfig
 
 from attestation_operator.cluster import WATCH_SECONDS
-from attestation_operator.objects import GROUP, MANAGER, Key, Kind, Raw, page_objects
-
-Told = Callable[[Key, Raw | None], None]
+from attestation_operator.objects import GROUP, MANAGER, Key, Kind, Raw, Told, page_objects
 
 STOP_SECONDS: Final = 20.0
 """How long kopf may take to its end; then the process ends without it."""
