@@ -65,7 +65,7 @@ COMMANDS: Final[Mapping[str, Command]] = CONTROLLERS | {
     ),
     "webhook": Command(
         words="refuse attestation runs that cannot be, for an API server without ValidatingAdmissionPolicies",
-        settings="attestation_operator.runs.webhook:WebhookSettings",
+        settings="attestation_operator.runs.webhook_settings:WebhookSettings",
         run="attestation_operator.runs.webhook:run",
     ),
     "agent": Command(

@@ -17,7 +17,7 @@ from attestation_operator.main import COMMANDS, _named
 from attestation_operator.runs import admission, webhook
 from attestation_operator.runs.admission import KINDS
 from attestation_operator.runs.agent_settings import AgentSettings
-from attestation_operator.runs.webhook import WebhookSettings
+from attestation_operator.runs.webhook_settings import WebhookSettings
 from tests.fixtures.operator_chart import (
     FULL,
     NAMESPACE,

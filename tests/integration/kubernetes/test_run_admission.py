@@ -21,7 +21,8 @@ from attestation.clock import SystemClock
 from attestation_operator import crds
 from attestation_operator.objects import POLICY, RESULT, RUN, SECURITY_EVENT, Kind
 from attestation_operator.runs.admission import KINDS
-from attestation_operator.runs.webhook import PATH, WebhookSettings, serve
+from attestation_operator.runs.webhook import PATH, serve
+from attestation_operator.runs.webhook_settings import WebhookSettings
 from attestation_testing.kubernetes import KubernetesAPI, User
 from tests.contract.kubernetes import MERGE, done, eventually, new_name
 from tests.fixtures.admission_cases import AGENT, CASES, COLLECTOR, CONTROLLER, PERSON, Case, name_of

@@ -24,18 +24,16 @@ from attestation_operator.metrics import Metrics
 from attestation_operator.objects import Key, Raw, Target
 from attestation_operator.runs import webhook
 from attestation_operator.runs.webhook import (
-    CONFIGURATION,
     MAX_REVIEW_BYTES,
     PATH,
-    SECRET,
     CertificateMissing,
     Webhook,
-    WebhookSettings,
     from_directory,
     made,
     serve,
 )
 from attestation_operator.runs.webhook_certificate import SERVES, Certificates, Pair, make
+from attestation_operator.runs.webhook_settings import CONFIGURATION, SECRET, WebhookSettings
 from attestation_operator.settings import SettingsInvalid
 from tests.fixtures.admission_cases import CASES, CONTROLLER, Case
 from tests.unit.operator.doubles import Log
