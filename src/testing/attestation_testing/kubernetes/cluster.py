@@ -86,9 +86,11 @@ class Cluster:
         """What is made and not stored, by group, plural and subresource."""
         self.documents: dict[str, Callable[[], Object]] = {}
         """What is told at other paths."""
-        self.reading, self.deleting, self.discovery = Reading(self), Deleting(self), Discovery(self)
-        self.writing = Writing(self, Random(seed))
-        self.admission, self.webhooks = admission.Admission(self), webhooks.Webhooks(self)
+        self.webhooks = webhooks.Webhooks(self)
+        asked = admission.Admission(self, self.webhooks)
+        self.reading, self.discovery = Reading(self), Discovery(self)
+        self.deleting = Deleting(self, self.rules, self.reading, asked)
+        self.writing = Writing(self, self.rules, asked, self.deleting, Random(seed))
         self._later: list[Callable[[], None]] = []
         self._default_objects()
 

@@ -10,9 +10,10 @@ from typing import Any, Final
 from attestation_testing.kubernetes import expressions
 from attestation_testing.kubernetes import schema as schemas
 from attestation_testing.kubernetes.access import User
+from attestation_testing.kubernetes.host import Host
 from attestation_testing.kubernetes.objects import text
 from attestation_testing.kubernetes.resources import CEL_RULES, SELECTABLE_FIELDS, Resource, Version
-from attestation_testing.kubernetes.rules import Host, Rules
+from attestation_testing.kubernetes.rules import Rules
 from attestation_testing.kubernetes.status import FieldError, Object, invalid, required, unsupported
 
 KEY: Final = ("apiextensions.k8s.io", "customresourcedefinitions")

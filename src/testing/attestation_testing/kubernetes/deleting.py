@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from attestation_testing.kubernetes.admission import Admission
+from attestation_testing.kubernetes.host import Host
 from attestation_testing.kubernetes.objects import copied, text
+from attestation_testing.kubernetes.reading import Reading
 from attestation_testing.kubernetes.requests import Answer, Request, Target, is_dry, parsed, shown
 from attestation_testing.kubernetes.resources import Resource
+from attestation_testing.kubernetes.rules import Rules
 from attestation_testing.kubernetes.status import Object, bad_request, conflict
-from attestation_testing.kubernetes.store import encode
-
-if TYPE_CHECKING:
-    from attestation_testing.kubernetes.cluster import Cluster
+from attestation_testing.kubernetes.store import Key, encode
 
 
 class Deleting:
-    """Deletes from *cluster*."""
+    """Deletes from *cluster*.
 
-    def __init__(self, cluster: Cluster) -> None:
+    Args:
+        cluster: Where from.
+        rules: Of resources that have some.
+        reading: Selects what is deleted.
+        admission: Is asked before.
+    """
+
+    def __init__(
+        self, cluster: Host, rules: Mapping[Key, Rules], reading: Reading, admission: Admission
+    ) -> None:
         self._cluster = cluster
+        self._rules = rules
+        self._reading = reading
+        self._admission = admission
 
     def one(self, request: Request, target: Target) -> Answer:
         """Answer a deletion."""
@@ -38,7 +52,7 @@ class Deleting:
                 raise conflict(target.resource.group, target.resource.plural, target.name, why)
         dry = is_dry(request) or bool(options.get("dryRun"))
         policy = options.get("propagationPolicy") or request.query.get("propagationPolicy") or "Background"
-        self._cluster.admission.check("DELETE", target, new=None, old=found, user=request.user, dry=dry)
+        self._admission.check("DELETE", target, new=None, old=found, user=request.user, dry=dry)
         if dry:
             return self._deleted(target, found)
         left = self.delete(target.resource, found, policy=policy)
@@ -70,14 +84,14 @@ class Deleting:
 
     def all(self, request: Request, target: Target) -> Answer:
         """Answer a deletion of all that selectors choose."""
-        matches = self._cluster.reading.selected(request, target)
+        matches = self._reading.selected(request, target)
         found = [
             each
             for each in self._cluster.store.all(target.resource.key, target.namespace)
             if matches is None or matches(each)
         ]
         for each in found:
-            self._cluster.admission.check(
+            self._admission.check(
                 "DELETE", target, new=None, old=each, user=request.user, dry=is_dry(request)
             )
             if not is_dry(request):
@@ -124,7 +138,7 @@ class Deleting:
     def gone(self, resource: Resource, found: Object) -> Object:
         """Take an object away, and have done what follows; return it as it was last."""
         last = self._cluster.store.remove(resource.key, found)
-        rules = self._cluster.rules.get(resource.key)
+        rules = self._rules.get(resource.key)
         if rules:
             rules.deleted(last)
         uid = last["metadata"]["uid"]

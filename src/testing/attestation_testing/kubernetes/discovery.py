@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from attestation_testing.kubernetes.access import Attributes
+from attestation_testing.kubernetes.host import Host
 from attestation_testing.kubernetes.requests import NOTHING, Answer, Request
 from attestation_testing.kubernetes.status import Object, unknown_path
 from attestation_testing.kubernetes.store import encode
-
-if TYPE_CHECKING:
-    from attestation_testing.kubernetes.cluster import Cluster
 
 
 class Discovery:
     """Answers for *cluster* at paths that name no resource."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Host) -> None:
         self._cluster = cluster
 
     def answer(self, request: Request) -> Answer:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import uuid
-from typing import TYPE_CHECKING
 
+from attestation_testing.kubernetes.host import Host
 from attestation_testing.kubernetes.objects import Matches, field_selector, label_selector
 from attestation_testing.kubernetes.requests import (
     Answer,
@@ -20,14 +20,11 @@ from attestation_testing.kubernetes.requests import (
 from attestation_testing.kubernetes.status import Object, StatusError, bad_request, expired
 from attestation_testing.kubernetes.store import Change, encode
 
-if TYPE_CHECKING:
-    from attestation_testing.kubernetes.cluster import Cluster
-
 
 class Reading:
     """Lists and watches of *cluster*."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Host) -> None:
         self._cluster = cluster
         self._pages: dict[str, tuple[int, list[Object]]] = {}
 

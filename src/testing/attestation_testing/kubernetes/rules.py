@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from attestation_testing.kubernetes import certificates
-from attestation_testing.kubernetes.access import NODE_PREFIX, NODES, Access, User
+from attestation_testing.kubernetes.access import NODE_PREFIX, NODES, User
+from attestation_testing.kubernetes.host import Host
 from attestation_testing.kubernetes.objects import text
-from attestation_testing.kubernetes.resources import Resource
 from attestation_testing.kubernetes.status import (
     FieldError,
     Object,
@@ -20,24 +19,6 @@ from attestation_testing.kubernetes.status import (
     required,
     unsupported,
 )
-from attestation_testing.kubernetes.store import Store
-
-
-class Host(Protocol):
-    """What rules see of the cluster."""
-
-    now: Callable[[], datetime]
-    store: Store
-    access: Access
-    node_restriction: bool
-    minor: int
-    resources: dict[tuple[str, str], Resource]
-
-    def later(self, work: Callable[[], None]) -> None:
-        """Do *work* after the request."""
-
-    def delete(self, resource: Resource, found: Object, *, policy: str = "Background") -> Object | None:
-        """Delete an object."""
 
 
 class Rules:

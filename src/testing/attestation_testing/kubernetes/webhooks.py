@@ -12,15 +12,13 @@ import socket
 import ssl
 import uuid
 from http.client import HTTPException, HTTPSConnection
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
-from attestation_testing.kubernetes.admission import GROUP, Asked, matches, selector_errors
+from attestation_testing.kubernetes.asked import GROUP, Asked, matches, selector_errors
+from attestation_testing.kubernetes.host import Host
 from attestation_testing.kubernetes.rules import Rules
 from attestation_testing.kubernetes.status import FieldError, Object, StatusError, required, unsupported
-
-if TYPE_CHECKING:
-    from attestation_testing.kubernetes.cluster import Cluster
 
 CONFIGURATIONS: Final = (GROUP, "validatingwebhookconfigurations")
 _MOST_ANSWER_BYTES: Final = 1 << 20
@@ -47,7 +45,7 @@ class Webhooks:
         services: Namespace and name of a Service -> host and port where it listens.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Host) -> None:
         self._cluster = cluster
         self.services: dict[tuple[str, str], tuple[str, int]] = {}
 

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from attestation_testing.kubernetes import certificates, patches
+from attestation_testing.kubernetes import patches
 from attestation_testing.kubernetes.access import Attributes, User
-from attestation_testing.kubernetes.apply import Manager, Owners, applied, owners, updated, write_owners
-from attestation_testing.kubernetes.objects import copied, label_errors, text
+from attestation_testing.kubernetes.admission import Admission
+from attestation_testing.kubernetes.apply import Manager, Owners, applied, updated, write_owners
+from attestation_testing.kubernetes.deleting import Deleting
+from attestation_testing.kubernetes.host import Host
+from attestation_testing.kubernetes.keeping import (
+    finalizer_errors,
+    keep,
+    measure,
+    metadata_errors,
+    same,
+    wanted,
+)
+from attestation_testing.kubernetes.objects import copied, text
 from attestation_testing.kubernetes.requests import Answer, Request, Target, is_dry, is_true, parsed, shown
-from attestation_testing.kubernetes.resources import Resource
+from attestation_testing.kubernetes.rules import Rules
 from attestation_testing.kubernetes.shapes import decode
 from attestation_testing.kubernetes.status import (
     FieldError,
@@ -28,10 +40,7 @@ from attestation_testing.kubernetes.status import (
     required,
     unprocessable,
 )
-from attestation_testing.kubernetes.store import MOST_BYTES, encode
-
-if TYPE_CHECKING:
-    from attestation_testing.kubernetes.cluster import Cluster
+from attestation_testing.kubernetes.store import Key, encode
 
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _PATCHES: Final = {
@@ -40,15 +49,6 @@ _PATCHES: Final = {
     patches.STRATEGIC_PATCH,
     patches.APPLY_PATCH,
 }
-_NAME_RULE: Final = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
-    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
-_LABEL_RULE: Final = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
-    "end with an alphanumeric character"
-)
 
 
 class Writing:
@@ -56,11 +56,24 @@ class Writing:
 
     Args:
         cluster: Where to.
+        rules: Of resources that have some.
+        admission: Is asked before.
+        deleting: Takes away what only waited for its finalizers.
         random: Makes names and UIDs.
     """
 
-    def __init__(self, cluster: Cluster, random: Random) -> None:
+    def __init__(
+        self,
+        cluster: Host,
+        rules: Mapping[Key, Rules],
+        admission: Admission,
+        deleting: Deleting,
+        random: Random,
+    ) -> None:
         self._cluster = cluster
+        self._rules = rules
+        self._admission = admission
+        self._deleting = deleting
         self._random = random
 
     def _manager(self, request: Request) -> str:
@@ -231,7 +244,7 @@ class Writing:
         self, target: Target, new: Object, user: User, manager: str, *, dry: bool, after: Owners | None = None
     ) -> Object:
         """Store a new object, which becomes the cluster's; return it as it was stored."""
-        resource, rules = target.resource, self._cluster.rules.get(target.resource.key)
+        resource, rules = target.resource, self._rules.get(target.resource.key)
         metadata = new["metadata"]
         new["apiVersion"], new["kind"] = target.api_version, resource.kind
         if metadata.get("resourceVersion"):
@@ -254,7 +267,7 @@ class Writing:
         if rules:
             rules.prepare_create(new, user)
             rules.admit_create(new, user)
-        errors = self._metadata_errors(target, metadata)
+        errors = metadata_errors(target, metadata)
         if rules:
             errors += rules.validate(new, None)
         if target.version.validate:
@@ -262,7 +275,7 @@ class Writing:
         name = metadata.get("name", "")
         if errors:
             raise unprocessable(resource.group, resource.kind, name, errors)
-        self._cluster.admission.check("CREATE", target, new=new, old=None, user=user, dry=dry)
+        self._admission.check("CREATE", target, new=new, old=None, user=user, dry=dry)
         if after is None:
             after = updated(
                 new, None, target.version.topology, Manager(manager, "Update", target.api_version)
@@ -270,7 +283,7 @@ class Writing:
         write_owners(new, after, None, at)
         if self._cluster.store.get(resource.key, metadata.get("namespace", ""), name) is not None:
             raise already_exists(resource.group, resource.plural, name)
-        self._measure(new)
+        measure(new)
         if dry:
             return new
         made = self._cluster.store.put(resource.key, new)
@@ -299,45 +312,6 @@ class Writing:
             )
             raise forbidden(resource.group, resource.plural, str(metadata.get("name", "")), why)
 
-    def _metadata_errors(self, target: Target, metadata: Object) -> list[FieldError]:
-        errors = []
-        name = metadata.get("name")
-        if not name:
-            errors.append(required("metadata.name", "name or generateName is required"))
-        elif (
-            not isinstance(name, str)
-            or "/" in name
-            or "%" in name
-            or (not target.resource.any_name and not _is_name(name))
-        ):
-            errors.append(
-                invalid(
-                    "metadata.name",
-                    json.dumps(name),
-                    _NAME_RULE,
-                )
-            )
-        for key, value in label_errors(metadata.get("labels")):
-            errors.append(
-                invalid(
-                    "metadata.labels",
-                    json.dumps(value or key),
-                    _LABEL_RULE,
-                )
-            )
-        return errors
-
-    @staticmethod
-    def _measure(value: Object) -> None:
-        size = len(encode(value))
-        if size > MOST_BYTES:
-            # Resources of the server itself are stored as protobuf: bytes as bytes.
-            spec = value.get("spec")
-            if isinstance(spec, dict) and isinstance(spec.get("request"), str):
-                size -= len(spec["request"]) // 4
-        if size > MOST_BYTES:
-            raise StatusError(500, "", "etcdserver: request is too large")
-
     def update(
         self,
         target: Target,
@@ -350,7 +324,7 @@ class Writing:
         after: Owners | None = None,
     ) -> Object:
         """Store what becomes of an object, or of a part of it; return it as it was stored."""
-        resource, rules = target.resource, self._cluster.rules.get(target.resource.key)
+        resource, rules = target.resource, self._rules.get(target.resource.key)
         metadata, before = new["metadata"], old["metadata"]
         new["apiVersion"], new["kind"] = target.api_version, resource.kind
         if metadata.get("resourceVersion") not in (None, "", "0", before["resourceVersion"]):
@@ -362,121 +336,40 @@ class Writing:
         errors: list[FieldError] = []
         if metadata.get("uid") not in (None, "", before["uid"]):
             errors.append(invalid("metadata.uid", json.dumps(metadata["uid"]), "field is immutable"))
-        self._keep(resource, target.subresource, new, old)
+        keep(resource, target.subresource, new, old)
         metadata = new["metadata"]
         at = text(self._cluster.now())
         if target.version.default:
             target.version.default(new)
         if rules:
             rules.prepare_update(new, old, target.subresource)
-        errors += self._metadata_errors(target, metadata)
+        errors += metadata_errors(target, metadata)
         if rules:
             errors += rules.validate_update(new, old, target.subresource)
         if target.version.validate:
             errors += target.version.validate(new, old)
-        errors += self._kept_finalizers(metadata, before)
+        errors += finalizer_errors(metadata, before)
         if rules:
             rules.admit_update(new, old, target.subresource, user)
         if errors:
             raise unprocessable(resource.group, resource.kind, target.name, errors)
-        self._cluster.admission.check("UPDATE", target, new=new, old=old, user=user, dry=dry)
-        if resource.generation and _wanted(new, resource) != _wanted(old, resource):
+        self._admission.check("UPDATE", target, new=new, old=old, user=user, dry=dry)
+        if resource.generation and wanted(new, resource) != wanted(old, resource):
             metadata["generation"] = int(before.get("generation", 0)) + 1
         if after is None:
             after = updated(new, old, target.version.topology, manager)
         write_owners(new, after, old, at)
-        if _same(new, old):
+        if same(new, old):
             return old
-        self._measure(new)
+        measure(new)
         if dry:
             return new
         if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
-            return self._cluster.deleting.gone(resource, self._cluster.store.put(resource.key, new))
+            return self._deleting.gone(resource, self._cluster.store.put(resource.key, new))
         done = self._cluster.store.put(resource.key, new)
         if rules:
             rules.committed(done, old)
         return done
-
-    @staticmethod
-    def _keep(resource: Resource, subresource: str, new: Object, old: Object) -> None:
-        """Give back what an update by this way does not change."""
-        metadata, before = new["metadata"], old["metadata"]
-        if subresource == "status" and resource.custom:
-            status = new.get("status")
-            managed = metadata.get("managedFields")
-            new.clear()
-            new.update(copied({key: value for key, value in old.items() if key != "status"}))
-            if status is not None:
-                new["status"] = status
-            if managed:
-                new["metadata"]["managedFields"] = managed
-            return
-        for name in (
-            "name",
-            "namespace",
-            "uid",
-            "creationTimestamp",
-            "deletionTimestamp",
-            "deletionGracePeriodSeconds",
-            "generation",
-            "resourceVersion",
-            "generateName",
-        ):
-            if name in before:
-                metadata[name] = before[name]
-            else:
-                metadata.pop(name, None)
-        if subresource == "status":
-            if "spec" in old:
-                new["spec"] = copied(old["spec"])
-        elif "status" in resource.subresources and not subresource:
-            if "status" in old:
-                new["status"] = copied(old["status"])
-            else:
-                new.pop("status", None)
-
-    @staticmethod
-    def _kept_finalizers(metadata: Object, before: Object) -> list[FieldError]:
-        if not before.get("deletionTimestamp"):
-            return []
-        added = [
-            each for each in metadata.get("finalizers") or () if each not in (before.get("finalizers") or ())
-        ]
-        if not added:
-            return []
-        said = "no new finalizers can be added if the object is being deleted, found new finalizers []string{"
-        return [
-            FieldError(
-                "FieldValueForbidden",
-                "metadata.finalizers",
-                "Forbidden: " + said + ", ".join(f'"{e}"' for e in added) + "}",
-            )
-        ]
-
-
-def _is_name(name: str) -> bool:
-    return len(name) <= 253 and certificates.is_subdomain(name)  # RFC 1123
-
-
-def _wanted(value: Object, resource: Resource) -> Object:
-    """Return what an object wants: all but metadata, and but status where that is written apart."""
-    out = ("metadata", "apiVersion", "kind", *(("status",) if "status" in resource.subresources else ()))
-    return {key: each for key, each in value.items() if key not in out}
-
-
-def _same(new: Object, old: Object) -> bool:
-    """Say whether nothing changed, times of managers and the version of the API aside."""
-
-    def told(value: Object) -> Object:
-        metadata = {
-            key: each
-            for key, each in value["metadata"].items()
-            if key not in ("managedFields", "resourceVersion")
-        }
-        rest = {key: each for key, each in value.items() if key not in ("metadata", "apiVersion")}
-        return {**rest, "metadata": metadata}
-
-    return told(new) == told(old) and owners(new) == owners(old)
 
 
 def _other_uid(target: Target, old: Object | None, said: object) -> StatusError:
