@@ -24,17 +24,19 @@ async def serving(start: Starter, clock: HeldClock | None = None, **changed: Any
     return await start(clock, kubernetes_clusters=json.dumps([rule]), **changed)
 
 
-def of_controller(service: Service) -> dict[str, str]:
-    """Return the credential of the controller."""
-    return {"Authorization": f"Bearer {token(claims(service.clock, 'itl:runs'))}"}
+def of_controller(service: Service, key: Any = None) -> dict[str, str]:
+    """Return the credential of the controller; *key* signs, of another cluster than the first."""
+    return {"Authorization": f"Bearer {token(claims(service.clock, 'itl:runs'), key)}"}
 
 
-def of_agent(service: Service, name: str = "w-1", uid: str = NODE_UID, **bound: Any) -> dict[str, str]:
+def of_agent(
+    service: Service, name: str = "w-1", uid: str = NODE_UID, key: Any = None, **bound: Any
+) -> dict[str, str]:
     """Return the credential of the agent on a node, as an API server from 1.32 on binds it; `bound` changes that."""
     said = claims(service.clock, "priv:agent")
     said["kubernetes.io"] |= {"node": {"name": name, "uid": uid}} | bound
     said["kubernetes.io"] = {k: v for k, v in said["kubernetes.io"].items() if v is not None}
-    return {"Authorization": f"Bearer {token(said)}"}
+    return {"Authorization": f"Bearer {token(said, key)}"}
 
 
 def opening(service: Service, policy: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:

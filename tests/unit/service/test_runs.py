@@ -18,6 +18,7 @@ from attestation_service.process import maintenance
 from attestation_service.runs import asked, evidence, handlers
 from tests.unit.service.conftest import OPERATOR, Service, Starter
 from tests.unit.service.node import SoftwareNode
+from tests.unit.service.realm import a_key
 from tests.unit.service.run_requests import (
     UID,
     admitted,
@@ -35,6 +36,7 @@ from tests.unit.service.run_requests import (
     result,
     serving,
 )
+from tests.unit.service.test_service_accounts import cluster, jwks
 
 pytestmark = pytest.mark.anyio
 
@@ -231,6 +233,7 @@ async def test_of_two_who_open_a_run_one_does(service: Service) -> None:
 # ---------------------------------------------------------------- what a run may not be
 
 
+@pytest.mark.threat("T263")
 @pytest.mark.parametrize(
     ("changes", "status", "code"),
     [
@@ -328,6 +331,33 @@ async def test_each_duty_opens_its_own_routes(service: Service) -> None:
     ):
         assert (await ask(service, method, path, body, as_=OPERATOR)).status_code == 401
     assert (await service.get("/api/v1/machines", headers=agent)).status_code == 401
+
+
+@pytest.mark.threat("T263")
+async def test_each_cluster_has_its_own_runs(start: Starter) -> None:
+    """The same UID, and a node of the same name and UID: neither controllers nor agents reach into the other."""
+    edge = a_key("RS256", 1)
+    rules = [cluster(), cluster(cluster_id="edge", jwks=jwks(edge))]
+    service = await start(kubernetes_clusters=json.dumps(rules))
+    node = await admitted(service)
+    mine = await opened(service, opening(service))
+    controller = of_controller(service, edge)
+    agent = of_agent(service, key=edge)
+    for method, path, who in (("GET", UID, controller), ("GET", f"{UID}/challenge", agent)):
+        answer = await ask(service, method, path, as_=who)
+        assert (answer.status_code, code_of(answer)) == (404, "run-unknown")
+    honest = quoted(node, await challenged(service))
+    assert (await ask(service, "POST", f"{UID}/evidence", honest, as_=agent)).status_code == 404
+    answer = await ask(service, "PUT", UID, opening(service, cluster_id="edge"), as_=controller)
+    assert answer.json()["challenge_id"] != mine["challenge_id"]
+    # The challenge of the other cluster's run of this UID is none of this one.
+    assert (await ask(service, "POST", f"{UID}/evidence", honest, as_=agent)).status_code == 404
+    assert (await posted(service, honest)).status_code == 202
+    # The machine is one of its own cluster: in the other nobody is called so.
+    theirs = (await ask(service, "GET", f"{UID}/challenge", as_=agent)).json()
+    assert (await ask(service, "POST", f"{UID}/evidence", quoted(node, theirs), as_=agent)).status_code == 202
+    found = (await ask(service, "GET", UID, as_=controller)).json()["attempts"][-1]["result"]
+    assert (found["verdict"], found["machine_id"]) == ("indeterminate", None)
 
 
 @pytest.mark.threat("T265")

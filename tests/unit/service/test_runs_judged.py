@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from attestation.errors import MachineChanged
 from attestation.report_data import report_data
@@ -15,6 +16,7 @@ from attestation.store import Tx
 from attestation.wire import b64decode, b64encode
 from attestation_service.runs import evidence
 from attestation_service.runs.judging import Judged
+from attestation_service.settings import Settings
 from attestation_testing.event_logs import BootOptions, boot_log
 from attestation_testing.tee import amd, intel
 from tests.fixtures.collateral import AT
@@ -227,6 +229,7 @@ async def test_a_log_that_cannot_be_parsed_is_malformed(service: Service) -> Non
     assert (found["verdict"], found["rejected"]) == ("failed", "malformed-evidence")
 
 
+@pytest.mark.threat("T264")
 async def test_an_attestation_in_between_makes_no_run_stale(service: Service) -> None:
     """Its clock is newer than that of the quote; one that was recorded before the challenge is compared."""
     node = await admitted(service)
@@ -319,6 +322,7 @@ async def test_an_act_in_between_is_judged_again(service: Service, monkeypatch: 
     assert (await result(service))["verdict"] == "verified"
 
 
+@pytest.mark.threat("T264")
 async def test_a_machine_that_does_not_stay_as_it_is(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -526,3 +530,16 @@ async def test_hardware_of_the_wrong_kind_is_malformed(start: Starter, tmp_path:
         await opened(service, asking(service, "tdx", name=name), name)
         assert (await posted(service, body(await challenged(service, name)), name)).status_code == 400
         assert (await result(service, name))["rejected"] == "malformed-evidence"
+
+
+@BACKENDS
+async def test_c15_software_is_no_hardware(start: Starter, tmp_path: Path, backend: str) -> None:
+    """A production service knows the vendors' anchors alone, and starts with no other."""
+    vendors = believing(tmp_path)
+    with pytest.raises(ValidationError):
+        Settings(tee_test_anchors=vendors["tee_test_anchors"])
+    service = await serving(start, HeldClock(AT), collateral_dir=vendors["collateral_dir"])
+    await approved(service, backend, chip(backend))
+    found = await answered(service, asking(service, backend), lambda challenge: signed(backend, challenge))
+    assert (found["verdict"], found["rejected"]) == ("failed", "hardware-evidence-rejected")
+    assert "chain-invalid" in checks(found, "fail").values()

@@ -60,21 +60,19 @@ async def open_run(uid: RunUID, request: RunOpen, *, res: Res, who: ControllerDe
     """
     at = res.clock.now()
     run = _run(uid, request, who, at)
-    known = await res.store.read(lambda tx: tx.runs.get(run.cluster_id, run.run_uid))
-    if known is not None:
-        latest = await res.store.read(lambda tx: _latest(tx, known, run))
-        if not _is_over(latest, known, at):
-            return _opened(known, latest)
+    before = await res.store.read(lambda tx: _before(tx, run))
+    if before is not None and not _is_over(before[1], before[0], at):
+        return _opened(*before)
 
     def conclude(tx: Tx) -> tuple[Run, RunAttempt, bool]:
         # Two controllers, or one that was restarted: the first opened it.
-        found = tx.runs.get(run.cluster_id, run.run_uid)
-        if found is None:
+        again = _before(tx, run)
+        if again is None:
             _write(tx, run, who, res, at)
             first = asked.new_attempt(run, 1, res.settings, at)
             tx.runs.issue(first)
             return run, first, True
-        latest = _latest(tx, found, run)
+        found, latest = again
         if not _is_over(latest, found, at):
             return found, latest, False
         following = asked.new_attempt(found, latest.attempt + 1, res.settings, at)
@@ -164,16 +162,19 @@ def _run(uid: str, request: RunOpen, who: Controller, at: datetime) -> Run:
     )
 
 
-def _latest(tx: Tx, known: Run, said: Run) -> RunAttempt:
-    """Return the last attempt of a run that somebody opens again.
+def _before(tx: Tx, said: Run) -> tuple[Run, RunAttempt] | None:
+    """Return a run that was opened before, and its last attempt; None where it is opened for the first time.
 
     Raises:
-        RunDiffers: They mean another one.
+        RunDiffers: Another run is under its UID.
     """
+    known = tx.runs.get(said.cluster_id, said.run_uid)
+    if known is None:
+        return None
     if known.content_sha256 != said.content_sha256:
         raise RunDiffers("another run was opened under this UID; GET shows it")
     # The unit that writes a run writes its first attempt.
-    return tx.runs.attempts(known.run_id)[-1]
+    return known, tx.runs.attempts(known.run_id)[-1]
 
 
 def _is_over(attempt: RunAttempt, run: Run, at: datetime) -> bool:
