@@ -89,6 +89,16 @@ async def test_a_good_node_is_verified(service: Service) -> None:
     assert UID in two["detail"]
 
 
+async def test_where_a_node_was_verified_there_is_room(service: Service) -> None:
+    """Long bodies of its network are read while strangers flood the others; a failed run gives it none."""
+    node = await admitted(service)
+    await judged(service, node, opening(service, {"tpm": {"pcrs": {"1": "11" * 32}}}))
+    assert await judged(service, node, opening(service, name="2"), "2")
+    assert not service.resources.room.is_proven("192.0.2.7")
+    await judged(service, node, opening(service, pinning(node), name="3"), "3")
+    assert service.resources.room.is_proven("192.0.2.7")
+
+
 async def test_what_is_kept_is_what_was_posted(service: Service) -> None:
     """Quote and signature in the result; the item whole, canonical JSON, by its SHA-256."""
     node = await admitted(service)
