@@ -373,6 +373,7 @@ def test_without_a_device_it_starts_and_says_so(world: World) -> None:
     run(work())
 
 
+@pytest.mark.threat("T285")
 def test_c4_its_credential_writes_nothing(place: Cluster) -> None:
     """C4: each verb that writes, on each kind of ours and on what a node could gain by, is 403; runs may be read."""
     said = json.loads(place.kubeconfig.read_text())
@@ -500,6 +501,7 @@ def test_a_watch_that_ends_loses_no_run(here: World) -> None:
 # Who it is
 
 
+@pytest.mark.threat("T285")
 @pytest.mark.parametrize(
     ("said", "error"),
     [("another-node", SettingsInvalid), (None, TokenMissing), ("", TokenMissing)],

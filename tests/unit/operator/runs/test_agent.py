@@ -138,6 +138,7 @@ def test_evidence_stands_in_no_log(world: World) -> None:
 # What is signed
 
 
+@pytest.mark.threat("T284")
 @pytest.mark.parametrize(
     "changed",
     [
