@@ -15,7 +15,7 @@ from typing import Final
 
 from attestation.api.node import EvidenceItem
 from attestation.api.runs import Backend, RunChallenge
-from attestation.device import TEE, AKType, NodeTPM
+from attestation.device import TEE, AKType, NodeTPM, Quote
 from attestation.device.guest_ioctl import GuestDevice, first_that_answers
 from attestation.device.tsm import TsmReport
 from attestation.errors import DeviceError, MalformedEvidence, TEEDeviceError
@@ -93,6 +93,7 @@ class Devices:
         self._places = places
         self._warn = warn
         self._pause = pause
+        self._held: NodeTPM | None = None
         self._tsm = tsm or TsmReport(places.tsm)
         self._guest = guest or GuestDevice(places.sev_guest, places.tdx_guests)
         self._tee = TEE(
@@ -138,9 +139,7 @@ class Devices:
     # The TPM
 
     def _quote(self, challenge: RunChallenge, nonce: bytes) -> EvidenceItem:
-        selection = _selection(challenge)
-        with self._opened() as tpm:
-            quote = tpm.quote(nonce, selection)
+        quote = self._quoted(nonce, _selection(challenge))
         value = {
             "pcr_quote": b64encode(quote.attest),
             "pcr_signature": b64encode(quote.signature),
@@ -150,13 +149,37 @@ class Devices:
             value["event_log"] = b64encode(log)
         return EvidenceItem(media_type=TPM_QUOTE, value=value)
 
-    def _opened(self) -> NodeTPM:
-        """Open the first TPM that is there, for one quote: others of this node use it too."""
+    def _quoted(self, nonce: bytes, selection: PCRSelection) -> Quote:
+        """Quote, with the key that is loaded where the kernel shares the TPM; a TPM that is not shared is let go."""
+        held, self._held = self._held, None
+        if held is not None:
+            try:
+                quote = held.quote(nonce, selection)
+            except DeviceError:
+                # The TPM was reset, or cleared, since: its key is gone.
+                _let_go(held)
+            else:
+                self._held = held
+                return quote
+        named, tpm = self._opened()
+        try:
+            quote = tpm.quote(nonce, selection)
+        except BaseException:
+            _let_go(tpm)
+            raise
+        if _is_shared(named):
+            self._held = tpm
+        else:
+            _let_go(tpm)
+        return quote
+
+    def _opened(self) -> tuple[str, NodeTPM]:
+        """Open the first TPM that is there; return its name too."""
         absent: DeviceError | None = None
         for named in self._places.tpms:
             for attempt in range(1, TPM_TRIES + 1):
                 try:
-                    return NodeTPM.open(tpm_uri(named), ak=self._places.ak)
+                    return named, NodeTPM.open(tpm_uri(named), ak=self._places.ak)
                 except DeviceError as e:
                     if e.fault == "busy" and attempt < TPM_TRIES:
                         self._pause(random.uniform(0.1, 0.4) * attempt)  # noqa: S311 -- jitter, not a secret
@@ -204,6 +227,17 @@ def _selection(challenge: RunChallenge) -> PCRSelection:
         return PCRSelection.from_names({challenge.pcr_bank: list(challenge.pcrs)})
     except (ValueError, MalformedEvidence) as e:
         raise ChallengeRefused(f"PCRs that no quote has: {e}") from e
+
+
+def _is_shared(named: str) -> bool:
+    """True of the kernel's resource manager, which lets others use the TPM while we hold it open."""
+    scheme, _, place = tpm_uri(named).partition(":")
+    return scheme == "device" and Path(place).name.startswith("tpmrm")
+
+
+def _let_go(tpm: NodeTPM) -> None:
+    with contextlib.suppress(DeviceError):
+        tpm.close()
 
 
 def _is_there(named: str) -> bool:

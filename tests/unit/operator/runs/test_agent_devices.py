@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from attestation.api.runs import DeviceUnavailable, RunChallenge
-from attestation.device import AKType
+from attestation.device import AKType, NodeTPM, Quote
 from attestation.device.guest_ioctl import GuestDevice
 from attestation.device.tsm import TsmReport
 from attestation.errors import DeviceError
@@ -206,6 +206,66 @@ def test_each_fault_of_a_tpm(
         found = fault(of(replace(places, tpms=("/dev/tpmrm0",))), "tpm")
     assert found == expected
     assert len(tries) == (TPM_TRIES if expected == "busy" else 1)
+
+
+class OpenTPM:
+    """A TPM that was opened."""
+
+    def __init__(self) -> None:
+        self.quotes, self.closed = 0, 0
+        self.failing: DeviceError | None = None
+
+    def quote(self, nonce: bytes, selection: Any) -> Quote:
+        """Quote, unless it fails."""
+        self.quotes += 1
+        if self.failing is not None:
+            raise self.failing
+        return Quote(attest=nonce, signature=b"signed", pcr_values={"sha256": {0: bytes(32)}})
+
+    def close(self) -> None:
+        """Let go."""
+        self.closed += 1
+        raise DeviceError("it is gone")  # also that is no fault of a quote
+
+
+@pytest.mark.parametrize(
+    ("named", "is_held"),
+    [("/dev/tpmrm0", True), ("device:/dev/tpmrm1", True), ("/dev/tpm0", False), ("unix:/tpmrm0", False)],
+)
+def test_only_a_tpm_that_the_kernel_shares_is_held(
+    places: Places, monkeypatch: pytest.MonkeyPatch, named: str, is_held: bool
+) -> None:
+    """Its key is derived once, which takes an RSA key long; every other TPM is let go, for others use it too."""
+    opened: list[OpenTPM] = []
+
+    def open_(uri: str, *, ak: AKType) -> OpenTPM:
+        opened.append(OpenTPM())
+        return opened[-1]
+
+    monkeypatch.setattr(NodeTPM, "open", open_)
+    devices = of(replace(places, tpms=(named,)))
+    for _ in range(3):
+        devices.collect(asked(), NODE.uid)
+    assert [(tpm.quotes, tpm.closed) for tpm in opened] == ([(3, 0)] if is_held else [(1, 1)] * 3)
+    if is_held:
+        # It was reset: what is held fails, one that is opened anew does not.
+        opened[0].failing = DeviceError("no such handle")
+        devices.collect(asked(), NODE.uid)
+        devices.collect(asked(), NODE.uid)
+        assert [(tpm.quotes, tpm.closed) for tpm in opened] == [(4, 1), (2, 0)]
+
+
+def test_a_tpm_that_fails_when_it_is_opened_anew_is_let_go(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its fault is told."""
+    tpm = OpenTPM()
+    tpm.failing = DeviceError("it fails", fault="malformed")
+    monkeypatch.setattr(NodeTPM, "open", lambda *_, **__: tpm)
+    devices = of(replace(places, tpms=("/dev/tpmrm0",)))
+    for _ in range(2):
+        assert fault(devices, "tpm") == "malformed"
+    assert (tpm.quotes, tpm.closed) == (2, 2)
 
 
 @contextlib.contextmanager
