@@ -521,6 +521,54 @@ def test_it_starts_only_as_the_node_of_its_token(
     assert here.service.asked == []
 
 
+@pytest.mark.slow
+def test_killed_at_each_arrow_it_answers_once(here: World) -> None:
+    """C12, the agent's part: SIGKILL while it asks, before its evidence is taken, and before it hears that it was.
+
+    Whichever it was, the one that begins anew brings the run to its one answer.
+    """
+    told = [
+        sys.executable,
+        "-c",
+        "from attestation_operator.main import main; raise SystemExit(main())",
+        "agent",
+    ]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ITL_")} | here.variables()
+    programs: list[subprocess.Popen[bytes]] = []
+
+    def begin() -> subprocess.Popen[bytes]:
+        programs.append(subprocess.Popen(told, env=environment, stderr=subprocess.DEVNULL))
+        return programs[-1]
+
+    try:
+        running = begin()
+        uids = []
+        for arrow in ("challenge asked", "evidence came", "evidence taken"):
+
+            def kill(at: str, arrow: str = arrow, program: subprocess.Popen[bytes] = running) -> bool:
+                if at == arrow and program.poll() is None:
+                    program.kill()
+                    program.wait(WAIT_SECONDS)
+                    return True
+                return False
+
+            here.service.at = kill
+            uids.append(here.begin(arrow.replace(" ", "-")))
+            assert running.wait(WAIT_SECONDS) == -signal.SIGKILL, arrow
+            asked = len(here.service.asked)
+            running = begin()
+
+            async def heard(asked: int = asked) -> None:
+                await until(lambda: len(here.service.asked) > asked and all(map(here.answers, uids)))
+
+            run(heard())
+        assert [len(here.answers(uid)) for uid in uids] == [1, 1, 1]
+    finally:
+        for each in programs:
+            each.kill()
+            each.wait(WAIT_SECONDS)
+
+
 def test_as_a_program(here: World) -> None:
     """`attestation-operator agent` with flags: it answers, ends with SIGTERM, and says why it does not start."""
     uid = here.begin("program")
