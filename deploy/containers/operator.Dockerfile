@@ -1,4 +1,5 @@
-# The controllers of a Kubernetes cluster, as a user of their own: docs/operate/containers.md.
+# The controllers of a Kubernetes cluster and the agent of attestation runs, as a user of their own:
+# docs/operate/containers.md.
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
@@ -34,6 +35,8 @@ ENV PATH=/opt/itl-attestation/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFER
 USER 10003:10003
 WORKDIR /
 EXPOSE 8081
+# Metrics of runs, agent and webhook; where an API server asks the webhook.
+EXPOSE 9090 9443
 STOPSIGNAL SIGTERM
 # The controller is named by who runs it; its probes are asked by the kubelet.
 ENTRYPOINT ["attestation-operator"]

@@ -94,7 +94,7 @@ def test_an_image_says_what_it_is(images: Images, image: str) -> None:
     ports: dict[str, object] = {
         SERVICE: {"8080/tcp": {}},
         AGENT: {},
-        OPERATOR: {"8081/tcp": {}},
+        OPERATOR: {"8081/tcp": {}, "9090/tcp": {}, "9443/tcp": {}},
         WEB: {"7788/tcp": {}},
     }
     assert said.get("ExposedPorts", {}) == ports[image]
@@ -146,6 +146,31 @@ def test_an_image_holds_its_modules_compiled(trees: Callable[[str], Path], image
         assert head[4:] == UNCHECKED + importlib.util.source_hash(source.read_bytes()), source
         counted += 1
     assert counted > 100
+
+
+@pytest.mark.parametrize(
+    ("command", "uid", "missing"),
+    [("runs", 65532, "CLUSTER_ID"), ("agent", 0, "NODE_NAME"), ("webhook", 65532, "CONTROLLER_USER")],
+)
+def test_programs_of_attestation_runs_start_in_the_image(
+    images: Images, command: str, uid: int, missing: str
+) -> None:
+    """As the users that the chart gives them; what they import is there, and what rules of policies need."""
+    run = ["buildah", "run", f"--user={uid}:{uid}", images.container(OPERATOR), "--"]
+    python = "/opt/itl-attestation/bin/python"
+    parts = ", ".join(
+        f"attestation_operator.runs.{part}" for part in ("commands", "agent_program", "webhook")
+    )
+    images.run(*run, python, "-c", f"import cel, attestation.device, {parts}")
+    done = subprocess.run(
+        [*run, "attestation-operator", command],
+        env=images.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"ITL_OPERATOR_{missing}: is missing" in done.stderr
 
 
 def _data(directory: Path) -> Path:
