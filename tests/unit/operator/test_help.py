@@ -46,4 +46,4 @@ def test_its_pages_are_printed_without_what_runs_it() -> None:
     )
     assert done.returncode == 0, done.stderr[-500:]
     for name in COMMANDS:
-        assert f" {name.upper()}\"\n" in done.stdout, name
+        assert f' {name.upper()}"\n' in done.stdout, name
