@@ -32,7 +32,9 @@ from tests.fixtures.operator_chart import (
     rights,
     run,
 )
+from tools import stage_runs
 from tools.admission import schemas
+from tools.stage_kubernetes import lease_rules
 
 __all__ = ["documents", "run"]
 
@@ -290,6 +292,15 @@ def test_patching_nodes_is_chosen(documents: Documents) -> None:
     assert granted(documents(LARGE), "runs") - granted(documents(SMALL), "runs") == {
         ("", "nodes", "*", "patch")
     }
+
+
+def test_the_demo_gives_both_the_same(documents: Documents) -> None:
+    """So what works in `./dev run --kubernetes --confidential` on a real API works with these rights."""
+    found = documents(LARGE)
+    for name, rules in (("runs", stage_runs.CONTROLLER_RULES), ("agent", stage_runs.AGENT_RULES)):
+        role = of(found, "ClusterRole")[f"{NAMESPACE}-{FULL}-{name}"]
+        assert rights(role) == rights({"rules": rules})
+    assert rights(of(found, "Role")[f"{FULL}-runs"]) >= rights({"rules": lease_rules("runs")})
 
 
 def test_an_agent_may_read_runs_and_do_nothing_else(documents: Documents) -> None:

@@ -27,6 +27,9 @@ COLLECTORS: Final = (
 IMMUTABLE: Final = "spec does not change: what was asked or found stays as it was"
 NOT_WRITER: Final = "only the controller of attestation runs writes this"
 
+NEW_SPEC: Final = {"name": "new-spec", "expression": "oldObject == null || oldObject.spec != object.spec"}
+"""What a kind's rules are asked about. An object that is older than a rule can still lose an owner or a finalizer."""
+
 _ADMISSION: Final = "admissionregistration.k8s.io/v1"
 _RULES: Final = "x-kubernetes-validations"
 _RESERVED: Final = frozenset(
@@ -163,31 +166,35 @@ def policies(
         schemas: Plural of a kind -> its `openAPIV3Schema`.
         prefix: Of their names.
     """
-    rules: list[tuple[str, Sequence[str], str, Sequence[Validation]]] = [
-        (kind.plural, [kind.plural], "CREATE UPDATE", must_be(kind, schemas[kind.plural])) for kind in KINDS
-    ]
-    rules += [
-        ("spec-stays", [kind.plural for kind in FINAL], "UPDATE", [stays()]),
-        ("results-written", [RESULT.plural], "CREATE", [written_by([controller])]),
-        ("results-kept", [RESULT.plural], "UPDATE", [written_by([controller, *COLLECTORS])]),
-        ("status", [f"{kind.plural}/status" for kind in KINDS], "UPDATE", [written_by([controller])]),
-    ]
-    return [
-        each
-        for name, resources, operations, validations in rules
-        if validations
-        for each in _policy(f"{prefix}-{name}", resources, operations.split(), validations)
-    ]
+    found: list[dict[str, Any]] = []
+    for kind in KINDS:
+        if rules := must_be(kind, schemas[kind.plural]):
+            found += _policy(
+                f"{prefix}-{kind.plural}", [kind.plural], "CREATE UPDATE", rules, conditions=[NEW_SPEC]
+            )
+    for name, resources, operations, rule in (
+        ("spec-stays", [kind.plural for kind in FINAL], "UPDATE", stays()),
+        ("results-written", [RESULT.plural], "CREATE", written_by([controller])),
+        ("results-kept", [RESULT.plural], "UPDATE", written_by([controller, *COLLECTORS])),
+        ("status", [f"{kind.plural}/status" for kind in KINDS], "UPDATE", written_by([controller])),
+    ):
+        found += _policy(f"{prefix}-{name}", resources, operations, [rule])
+    return found
 
 
 def _policy(
-    name: str, resources: Sequence[str], operations: Sequence[str], validations: Sequence[Validation]
+    name: str,
+    resources: Sequence[str],
+    operations: str,
+    validations: Sequence[Validation],
+    *,
+    conditions: Sequence[Mapping[str, str]] = (),
 ) -> Iterator[dict[str, Any]]:
     """Yield a policy and its binding."""
     matched = {
         "apiGroups": [RUN.group],
         "apiVersions": ["*"],
-        "operations": list(operations),
+        "operations": operations.split(),
         "resources": list(resources),
     }
     yield {
@@ -197,6 +204,7 @@ def _policy(
         "spec": {
             "failurePolicy": "Fail",
             "matchConstraints": {"resourceRules": [matched]},
+            **({"matchConditions": [dict(each) for each in conditions]} if conditions else {}),
             "validations": [each.as_object() for each in validations],
         },
     }

@@ -96,10 +96,12 @@ def judge(asked: Asked, *, controller: str) -> Refusal | None:
         if asked.username not in writers:
             return Refusal(code=403, message=NOT_WRITER)
     # 2. What was asked or found stays. Without this, a Run is judged by one policy and shows another.
-    if asked.old is not None and asked.kind in FINAL and asked.old.get("spec") != asked.new.get("spec"):
+    spec = asked.new.get("spec")
+    is_new = asked.old is None or asked.old.get("spec") != spec
+    if asked.old is not None and asked.kind in FINAL and is_new:
         return Refusal(code=422, message=IMMUTABLE)
-    # 3. It is what its model says.
-    if found := faults(asked.kind, {"spec": asked.new.get("spec")}):
+    # 3. It is what its model says. One that is older than a rule can still lose an owner or a finalizer.
+    if is_new and (found := faults(asked.kind, {"spec": spec})):
         return Refusal(code=422, message=clipped("; ".join(found)))
     return None
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from attestation_operator.objects import POLICY, RUN, Kind
 from attestation_operator.runs.webhook_rules import Refusal, ReviewMalformed, answer, judge, parse
-from tests.fixtures.admission_cases import CASES, CONTROLLER, Case, name_of
+from tests.fixtures.admission_cases import CASES, CONTROLLER, Case, name_of, old_and_bad
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -16,6 +17,13 @@ def test_the_webhook_lets_through_what_may_be(case: Case) -> None:
     """CONFIDENTIAL §4: each row of admission, for an API server without policies or rules in CEL."""
     refusal = judge(parse(case.review()), controller=CONTROLLER)
     assert (refusal is None) == case.allowed, refusal
+
+
+@pytest.mark.parametrize("kind", [RUN, POLICY], ids=lambda kind: kind.kind)
+def test_an_object_that_is_older_than_a_rule_can_go(kind: Kind) -> None:
+    """The garbage collector takes a finalizer from it: were that refused, it would stay for ever."""
+    assert judge(parse(old_and_bad(kind, before=True).review()), controller=CONTROLLER) is None
+    assert judge(parse(old_and_bad(kind, before=False).review()), controller=CONTROLLER) is not None
 
 
 def test_a_writer_is_told_apart_from_a_mistake() -> None:
