@@ -1,12 +1,15 @@
-"""The agent of a node and the service, each the real one: what a TPM signs for a run is judged as what it is."""
+"""The agent of a node and the service, each the real one: what hardware signs for a run is judged as what it is."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from attestation.api.runs import RunChallenge, RunEvidence
 from attestation.client.errors import api_error
 from attestation.device import AKType
+from attestation.device.tsm import TsmReport
 from attestation.tpm import PCRSelection, parse_public
 from attestation.wire import b64decode, b64encode
 from attestation_operator.objects import RUN, Key
@@ -22,10 +26,25 @@ from attestation_operator.runs.agent import AgentMetrics, RunAgent
 from attestation_operator.runs.agent_devices import Devices, Places
 from attestation_operator.runs.agent_service import NodeClaim
 from attestation_testing import SoftwareTPM
+from attestation_testing.tee.intel import td_report
+from attestation_testing.tee.tsm import FakeTsm
 from tests.unit.operator.doubles import Log
 from tests.unit.service.conftest import Service, Starter, anyio_backend, migrated, start
 from tests.unit.service.node import SoftwareNode
-from tests.unit.service.run_requests import NODE_UID, UID, ask, of_agent, opened, opening, result, serving
+from tests.unit.service.run_requests import (
+    NODE_UID,
+    UID,
+    admitted,
+    ask,
+    of_agent,
+    opened,
+    opening,
+    pinning,
+    result,
+    serving,
+)
+from tests.unit.service.test_protocol_without_a_tpm import PLATFORM, PROCESSOR
+from tests.unit.service.test_runs_judged import approved, asking, chip, hardened
 
 __all__ = ["anyio_backend", "migrated", "start"]
 
@@ -102,38 +121,41 @@ class Agent:
         service: Which it asks.
         places: Where its devices are.
         claim: The node that its token names.
+        tsm: configfs-tsm of the node; nothing is there without.
     """
 
-    def __init__(self, service: Service, places: Places, claim: NodeClaim = CLAIM) -> None:
+    def __init__(
+        self, service: Service, places: Places, claim: NodeClaim = CLAIM, *, tsm: FakeTsm | None = None
+    ) -> None:
         self.log, self._registry = Log(), CollectorRegistry()
+        made = None if tsm is None else TsmReport(places.tsm, tsm, pause=lambda _: None)
         self.agent = RunAgent(
             service=Asked(service, claim),
-            devices=Devices(places, warn=self.log.warning),
+            devices=Devices(places, warn=self.log.warning, tsm=made, pause=lambda _: None),
             node=lambda: claim,
             metrics=AgentMetrics(self._registry),
             log=self.log,
         )
 
-    async def answers(self, backend: str = "tpm", *, attempt: int = 1, nonce: str | None = None) -> str:
+    async def answers(self, backend: str = "tpm", *, uid: str = UID, nonce: str | None = None) -> str:
         """Tell it of the run, and return what came of it."""
         raw = {
-            "metadata": {"uid": UID, "namespace": "seed", "name": "check-w-1"},
+            "metadata": {"uid": uid, "namespace": "seed", "name": f"check-{uid}"},
             "spec": {"backend": backend, "targetNodeName": "w-1", **({"nonce": nonce} if nonce else {})},
-            "status": {"phase": "Running", "attempt": attempt},
+            "status": {"phase": "Running", "attempt": 1},
         }
         self.agent.told(Key.of(RUN, raw), raw)
         while True:
-            done = [members for _, event, members in self.log.said if event == "run.answered"]
-            if done:
-                outcome: str = done[-1]["outcome"]
-                return outcome
+            for _, event, members in self.log.said:
+                if event == "run.answered" and members["uid"] == uid:
+                    return str(members["outcome"])
             await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager
-async def running(*args: Any) -> AsyncIterator[Agent]:
+async def running(*args: Any, **how: Any) -> AsyncIterator[Agent]:
     """Run one."""
-    agent = Agent(*args)
+    agent = Agent(*args, **how)
     task = asyncio.create_task(agent.agent.run())
     try:
         async with asyncio.timeout(60):
@@ -150,31 +172,32 @@ async def service(start: Starter) -> Service:
 
 
 @pytest.fixture
-def places(software_tpm: SoftwareTPM, tmp_path: Path) -> Places:
-    """A node with a TPM and nothing else."""
+def nothing(tmp_path: Path) -> Places:
+    """A node without any device."""
     absent = tmp_path / "absent"
-    software_tpm.measure(0, b"firmware")
     return Places(
-        tpms=(software_tpm.uri,),
+        tpms=(str(absent),),
         ak=AKType.ECC_P256,
         event_log=absent,
         sev_guest=absent,
         tdx_guests=(absent,),
-        tsm=absent,
+        tsm=Path("/sys/kernel/config/tsm/report"),
         ccel=absent,
     )
 
 
-async def admitted(service: Service, tpm: SoftwareTPM) -> TPMNode:
+@pytest.fixture
+def places(nothing: Places, software_tpm: SoftwareTPM) -> Places:
+    """A node with a TPM and nothing else."""
+    software_tpm.measure(0, b"firmware")
+    return replace(nothing, tpms=(software_tpm.uri,))
+
+
+async def attested(service: Service, tpm: SoftwareTPM) -> TPMNode:
     """Return the machine that the node is, attested."""
     node = TPMNode(tpm)
     await service.admitted(node, hostname="w-1")
     return node
-
-
-def pinning(node: TPMNode) -> dict[str, Any]:
-    """Return a policy that names what its firmware measured."""
-    return {"tpm": {"pcrs": {"0": node.pcrs[0].hex()}}}
 
 
 def failed(found: dict[str, Any]) -> set[str]:
@@ -186,8 +209,8 @@ async def test_c2_a_good_tpm_is_verified_and_a_wrong_one_fails(
     service: Service, software_tpm: SoftwareTPM, places: Places
 ) -> None:
     """C2: by the key of the node agent; another PCR is another verdict, with the nonce of the caller mixed in."""
-    node = await admitted(service, software_tpm)
-    await opened(service, opening(service, pinning(node), nonce="sixteen-letters-x"))
+    node = await attested(service, software_tpm)
+    await opened(service, opening(service, pinning(node, 0), nonce="sixteen-letters-x"))
     async with running(service, places) as agent:
         assert await agent.answers(nonce="sixteen-letters-x") == "delivered"
     found = await result(service)
@@ -197,8 +220,8 @@ async def test_c2_a_good_tpm_is_verified_and_a_wrong_one_fails(
 
 async def test_c2_a_pcr_that_is_another(service: Service, software_tpm: SoftwareTPM, places: Places) -> None:
     """C2: what was measured since is not what the policy names."""
-    node = await admitted(service, software_tpm)
-    await opened(service, opening(service, pinning(node)))
+    node = await attested(service, software_tpm)
+    await opened(service, opening(service, pinning(node, 0)))
     software_tpm.measure(0, b"something else")
     async with running(service, places) as agent:
         assert await agent.answers() == "delivered"
@@ -210,37 +233,84 @@ async def test_c2_the_key_of_another_kind_is_not_the_machine_s(
     service: Service, software_tpm: SoftwareTPM, places: Places
 ) -> None:
     """C2: a foreign AK, also of the same TPM: the service knows one (ADR 11)."""
-    node = await admitted(service, software_tpm)
-    await opened(service, opening(service, pinning(node)))
+    node = await attested(service, software_tpm)
+    await opened(service, opening(service, pinning(node, 0)))
     async with running(service, replace(places, ak=AKType.RSA_2048)) as agent:
         await agent.answers()
     found = await result(service)
     assert found["verdict"] == "failed"
 
 
-@pytest.mark.parametrize("backend", ["tpm", "sev-snp", "tdx"])
-async def test_why_there_is_no_evidence_is_kept(
-    service: Service, software_tpm: SoftwareTPM, places: Places, backend: str
+SAYS = {
+    "sev-snp": ("sev_guest", lambda data: (PROCESSOR.report(data), PROCESSOR.cert_table())),
+    "tdx": ("tdx_guest", lambda data: (PLATFORM.quote(td_report(data)), b"")),
+}
+
+
+@pytest.mark.parametrize("backend", ["sev-snp", "tdx"])
+async def test_confidential_hardware_is_verified(
+    start: Starter, tmp_path: Path, nothing: Places, backend: str
 ) -> None:
-    """C13: the code as it was told, and no quote."""
-    await admitted(service, software_tpm)
-    await opened(service, opening(service, backend=backend))
-    async with running(service, replace(places, tpms=("/nowhere/tpm",))) as agent:
-        assert await agent.answers(backend) == "unavailable"
+    """By configfs-tsm: bound to nonce and Node as the service binds it, with the certificates that the host has."""
+    service = await hardened(start, tmp_path)
+    node = await approved(service, backend, chip(backend))
+    await opened(service, asking(service, backend))
+    provider, says = SAYS[backend]
+    tsm = FakeTsm(root=nothing.tsm, provider=provider, says=says)
+    async with running(service, nothing, tsm=tsm) as agent:
+        assert await agent.answers(backend) == "delivered"
     found = await result(service)
-    assert (found["verdict"], found["unavailable"]["code"], found["quote"]) == (
-        "indeterminate",
-        "device-absent",
-        None,
-    )
+    assert (found["verdict"], found["machine_id"]) == ("verified", node.machine_id), found["checks"]
+
+
+C13 = {
+    errno.ENOENT: "device-absent",
+    errno.EACCES: "device-denied",
+    errno.EPERM: "device-denied",
+    errno.EBUSY: "device-busy",
+    errno.ENXIO: "device-no-provider",
+    errno.EFBIG: "device-malformed",
+    errno.EIO: "device-failed",
+}
+
+
+@pytest.mark.parametrize("backend", ["tpm", "sev-snp", "tdx"])
+async def test_c13_structured_device_errors(
+    start: Starter, nothing: Places, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """C13: each errno is kept as its code, with no quote; and it verifies nothing."""
+    service = await serving(start, rate_limits=False)
+    await admitted(service)
+    tsm = FakeTsm(root=nothing.tsm, provider="sev_guest", says=SAYS["sev-snp"][1])
+
+    def refuse(path: Any, *_: Any, **__: Any) -> int:
+        number = tsm.errno_of["make", ""]
+        raise OSError(number, os.strerror(number))
+
+    here = replace(nothing, tpms=("/dev/tpmrm0",))
+    for number, code in C13.items():
+        uid = f"0f6b3c1e-0000-4000-8000-{number:012d}"
+        await opened(service, opening(service, backend=backend), uid)
+        tsm.errno_of["make", ""] = number
+        with monkeypatch.context() as patched:
+            patched.setattr("attestation.device.transport.os", SimpleNamespace(**vars(os) | {"open": refuse}))
+            async with running(service, here, tsm=tsm) as agent:
+                assert await agent.answers(backend, uid=uid) == "unavailable"
+        found = await result(service, uid)
+        assert (found["verdict"], found["unavailable"]["code"], found["quote"]) == (
+            "indeterminate",
+            code,
+            None,
+        )
+        assert found["evidence"] == []
 
 
 async def test_c5_another_node_is_told_nothing(
     service: Service, software_tpm: SoftwareTPM, places: Places
 ) -> None:
     """C5: its agent is refused; the run is as open as before, and its own agent answers it once."""
-    node = await admitted(service, software_tpm)
-    await opened(service, opening(service, pinning(node)))
+    node = await attested(service, software_tpm)
+    await opened(service, opening(service, pinning(node, 0)))
     other = NodeClaim(name="w-2", uid="5a1d9d7e-0000-4000-8000-00000000000b")
     async with running(service, places, other) as agent:
         assert await agent.answers() == "refused"
