@@ -26,6 +26,7 @@ from cryptography.x509.verification import Store
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
 
+from attestation import sealing
 from attestation.appraisal.node_csr import MAX_MESSAGE_BYTES, Decision
 from attestation.appraisal.tpm.explain import describe, explain
 from attestation.audit import checkpoint, leaf_hash_of, note, tiles, witness
@@ -81,6 +82,7 @@ from attestation.errors import (
     MalformedEvidence,
     MalformedNote,
     NodeIdentityRejected,
+    NotAuthentic,
     NoteRejected,
     PolicyInvalid,
     QueryInvalid,
@@ -202,6 +204,7 @@ from tests.fixtures.query_corpus import INVALID, VALID
 from tests.unit.appraisal.node_csr_kit import AT as REQUESTED_AT
 from tests.unit.audit import log_kit
 from tests.unit.pki.certificate_kit import ca_of, leaf_key, pem_of, request_of
+from tests.unit.sealing import seal_kit
 from tests.vectors import OWN, SHARED, forge
 from tests.vectors import node_csr as requests
 
@@ -1146,6 +1149,14 @@ def audit_checkpoint(data: bytes) -> None:
         assert proven.checkpoint in (log_kit.checkpoint(_LOG), log_kit.checkpoint(_LOG, 2))
 
 
+def sealed_bundle(data: bytes) -> None:
+    """`sealing.parse`, then `verify`: of a file that proves something, every byte is the one that was made."""
+    with contextlib.suppress(MalformedEvidence, NotAuthentic):
+        seal = sealing.parse(data)
+        sealing.verify(seal, log_keys=log_kit.LOG_VKEYS, service_keys=(seal_kit.KEY,))
+        assert data == seal_kit.sealed()
+
+
 def tile_path(data: bytes) -> None:
     """`parse_path`: what is read is written again, and no tree lacks the room."""
     text = data.decode("latin-1")
@@ -1766,6 +1777,7 @@ TARGETS: Final[dict[str, Target]] = {
         lambda: [_note(5), _note(2), _note(5, (*log_kit.LOG_KEYS, *log_kit.WITNESSES))],
         8192,
     ),
+    "sealed_bundle": Target(sealed_bundle, lambda: [seal_kit.sealed()], 16384),
     "tile_path": Target(
         tile_path, lambda: [b"tile/0/000", b"tile/3/x001/x234/067.p/255", b"tile/entries/x001/000"], 64
     ),

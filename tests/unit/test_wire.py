@@ -17,6 +17,8 @@ from attestation.wire import (
     canonical_json,
     der_of,
     hexdecode,
+    jcs,
+    pae,
     pem,
     pem_block,
     pem_blocks,
@@ -196,3 +198,41 @@ def test_a_number_is_no_instant(text: str) -> None:
     assert instant.validate_python("2026-03-09T12:00:00Z") == datetime(2026, 3, 9, 12, tzinfo=UTC)
     with pytest.raises(ValidationError):
         instant.validate_python(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        # RFC 8785 §3.2.3: members in the order of their UTF-16, which is not that of their code points.
+        (
+            {"€": "Euro Sign", "\r": "CR", "\ufb33": "Hebrew", "1": "One", "😀": "Smiley", "\x80": "Control", "ö": "o"},
+            '{"\\r":"CR","1":"One","\x80":"Control","ö":"o","€":"Euro Sign","😀":"Smiley","\ufb33":"Hebrew"}',
+        ),
+        ({"b": [1, True, None, (-2, "\b\"\\/\x1f\x7f")], "a": {}}, '{"a":{},"b":[1,true,null,[-2,"\\b\\"\\\\/\\u001f\x7f"]]}'),
+        (2**53 - 1, "9007199254740991"),
+    ],
+)
+def test_canonical_json_of_others(value: object, text: str) -> None:
+    """RFC 8785: the same text whoever writes it."""
+    assert jcs(value) == text.encode()
+
+
+def _deep() -> object:
+    value: object = None
+    for _ in range(5000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [1.0, 2**53, -(2**53), {1: 2}, {"a": b""}, "\ud800", _deep()])
+def test_what_has_no_canonical_form(value: object) -> None:
+    """Refused, not written in some form of ours."""
+    with pytest.raises(ValueError):
+        jcs(value)
+
+
+def test_an_envelope_signs_its_type_and_lengths() -> None:
+    """The example of DSSE v1, protocol.md."""
+    assert pae("http://example.com/HelloWorld", b"hello world") == (
+        b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
+    )

@@ -429,10 +429,10 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
             ),
             Entry(
                 use=Use.SERVICE_KEY,
-                title="what the service signs: directives, results, configurations",
+                title="what the service signs: directives, results, configurations, sealed bundles",
                 algorithms=("ecdsa-p384", "sha384"),
                 chooser=Chooser.WE,
-                parameters="JWS ES384 (RFC 7518 §3.4), r ‖ s",
+                parameters="JWS ES384 (RFC 7518 §3.4), r ‖ s; DSSE v1, DER",
                 enforced="at start: ITL_SERVICE_KEY",
                 exemptions=(
                     _transition(

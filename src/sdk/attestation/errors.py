@@ -16,7 +16,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   │   ├── PCRDigestMismatch
     │   │   ├── KeyCertificationRejected  KeyNotResident
     │   │   └── HardwareEvidenceRejected   a report or quote of confidential hardware, with every check that failed
-    │   ├── EventLogRejected  IMALogRejected  ResultTokenRejected
+    │   ├── EventLogRejected  IMALogRejected  ResultTokenRejected  SealRejected
     │   ├── EKCertificateRejected
     │   ├── EKTemplateRejected
     │   ├── AKAttributesRejected
@@ -208,6 +208,12 @@ class ResultTokenRejected(NotAuthentic):
     """An attestation result (EAR) does not verify, or breaks a rule of its profile."""
 
     code = "result-token-rejected"
+
+
+class SealRejected(NotAuthentic):
+    """A sealed bundle proves nothing: its parts do not belong to what was signed and logged."""
+
+    code = "seal-rejected"
 
 
 class LogRejected(NotAuthentic):

@@ -1,4 +1,4 @@
-"""Bytes and text at the borders: big-endian readers, strict base64 and hex, canonical JSON.
+"""Bytes and text at the borders: big-endian readers, strict base64 and hex, canonical JSON, envelopes.
 
 Everything that reads raises `MalformedEvidence` and nothing else. Lengths are checked before slicing.
 """
@@ -245,3 +245,52 @@ def canonical_json(members: Mapping[str, object]) -> bytes:
 _CANONICAL: Final = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
 )
+
+
+MAX_INTEGER: Final = 2**53 - 1
+"""Greatest integer that every reader of JSON reads alike (RFC 7493 §2.2)."""
+
+
+def jcs(value: object) -> bytes:
+    """Return the canonical bytes of a JSON value as others compute them too (RFC 8785).
+
+    UTF-8, members in the order of their UTF-16, no escapes but those that JSON demands.
+
+    Raises:
+        ValueError: It has a number that is not whole or beyond 53 bits, a text that is none, another type, or is
+            deeper than can be written.
+    """
+    try:
+        return _JCS.encode(_ordered(value)).encode("utf-8")
+    except RecursionError as e:
+        raise ValueError("JSON too deep") from e
+
+
+def _ordered(value: object) -> object:
+    match value:
+        case None | bool() | str():
+            return value
+        case int():
+            if abs(value) > MAX_INTEGER:
+                raise ValueError("an integer of JSON is beyond 53 bits")
+            return value
+        case Mapping():
+            if not all(isinstance(name, str) for name in value):
+                raise ValueError("a member of JSON is not named by a text")
+            return {name: _ordered(value[name]) for name in sorted(value, key=_utf16)}
+        case list() | tuple():
+            return [_ordered(each) for each in value]
+    raise ValueError(f"{type(value).__name__} has no canonical form here")
+
+
+def _utf16(name: str) -> bytes:
+    return name.encode("utf-16-be", "surrogatepass")
+
+
+_JCS: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def pae(payload_type: str, payload: bytes) -> bytes:
+    """Return what is signed for *payload* in an envelope: the pre-authentication encoding of DSSE v1."""
+    kind = payload_type.encode()
+    return b" ".join((b"DSSEv1", b"%d" % len(kind), kind, b"%d" % len(payload), payload))

@@ -1,4 +1,4 @@
-"""The service's signing key, named by a URI: JWS with ES384."""
+"""The service's signing key, named by a URI: JWS and DSSE envelopes with ECDSA on P-384 and SHA-384."""
 
 # Algorithms for: service-key, kept-key
 from __future__ import annotations
@@ -18,6 +18,7 @@ from joserfc.jwk import ECKey
 
 from attestation.errors import KeyUnsupported, KeyUnusable
 from attestation.keys.open import KeyOptions, create_key, open_key
+from attestation.wire import pae
 
 ALGORITHM: Final = "ES384"
 
@@ -27,13 +28,21 @@ passphrase beside them would guard nothing. A URI that names a passphrase has th
 
 
 class Signer(Protocol):
-    """Something that signs JWTs with ES384 and shows the public half."""
+    """Something that signs JWTs and envelopes with ES384 and shows the public half."""
 
     def sign_jwt(self, claims: dict[str, Any], *, typ: str) -> str:
         """Return *claims* as a compact JWS with header `alg`, `kid`, `typ`; blocks: never on an event loop.
 
         Raises:
             SignerUnavailable: The device that holds the key does not sign now.
+        """
+        ...
+
+    def sign_dsse(self, payload: bytes, *, payload_type: str) -> bytes:
+        """Return the signature of a DSSE envelope over *payload*, DER; blocks as `sign_jwt`.
+
+        Raises:
+            SignerUnavailable: As there.
         """
         ...
 
@@ -76,6 +85,13 @@ class KeySigner:
         )
         r, s = decode_dss_signature(self._key.sign(signed, ec.ECDSA(hashes.SHA384())))
         return b".".join((signed, _b64(r.to_bytes(48) + s.to_bytes(48)))).decode()
+
+    def sign_dsse(self, payload: bytes, *, payload_type: str) -> bytes:
+        """Return the signature over the PAE of *payload*, DER.
+
+        What begins with `DSSEv1` is no JWS: neither can be taken for the other.
+        """
+        return self._key.sign(pae(payload_type, payload), ec.ECDSA(hashes.SHA384()))
 
     def jwks(self) -> dict[str, Any]:
         """Return the public key as a JWK set; `kid` is the RFC 7638 thumbprint."""

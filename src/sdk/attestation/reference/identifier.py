@@ -42,9 +42,18 @@ _TPM: Final = (
 @lru_cache(maxsize=1024)
 def identifier(policy: Policy) -> str:
     """Return `ni:///sha-384;<base64url>` (RFC 6920) over the canonical JSON (RFC 8785) of `asked`."""
+    return named(canonical(policy))
+
+
+def canonical(policy: Policy) -> bytes:
+    """Return the canonical JSON (RFC 8785) of `asked`: whoever has it can compute `identifier` again."""
     # Keys are ASCII and numbers whole, so that this is the canonical form.
-    text = json.dumps(asked(policy), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    digest = base64.urlsafe_b64encode(hashlib.sha384(text.encode()).digest())
+    return json.dumps(asked(policy), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def named(data: bytes) -> str:
+    """Return the identifier of the policy whose `canonical` is *data*."""
+    digest = base64.urlsafe_b64encode(hashlib.sha384(data).digest())
     return f"ni:///sha-384;{digest.rstrip(b'=').decode('ascii')}"
 
 

@@ -87,6 +87,19 @@ class ServiceKeys:
         """
         return self._active.sign_jwt(claims, typ=typ)
 
+    def sign_dsse(self, payload: bytes, *, payload_type: str) -> bytes:
+        """Return the active key's signature of an envelope over *payload*, DER; blocks likewise.
+
+        Raises:
+            SignerUnavailable: Likewise.
+        """
+        return self._active.sign_dsse(payload, payload_type=payload_type)
+
+    def active_jwk(self) -> dict[str, Any]:
+        """Return the public half of the key that signs."""
+        (found,) = self._active.jwks()["keys"]
+        return dict(found)
+
     def jwks(self) -> dict[str, Any]:
         """Return all public keys as a JWK set, the active one first."""
         return self._jwks
