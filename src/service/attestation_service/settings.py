@@ -35,6 +35,7 @@ from attestation.algorithms import CryptoPolicy, Use, exempt, judge
 from attestation.api.said import said
 from attestation.log_line import LogFormat
 from attestation.machines import Role
+from attestation_service.archive_location import Bucket, parse_location
 from attestation_service.database_url import weaknesses, with_password_file
 from attestation_service.kubernetes_clusters import ClusterRule, read_clusters
 
@@ -138,6 +139,8 @@ class Settings(BaseSettings):
 
     # Kubernetes
     kubernetes_clusters: str = ""
+    runs_archive: str = ""
+    runs_archive_days: Annotated[int, Field(ge=1, le=36_500)] = 3_650
 
     # Dual control
     dual_control_roles: Annotated[tuple[Role, ...], *CommaList] = ()
@@ -335,6 +338,13 @@ class Settings(BaseSettings):
             raise ValueError("plain http is for this computer alone; https is needed")
         if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
             raise ValueError("needs the extra traces: itl-attestation-service[traces]")
+        return url
+
+    @field_validator("runs_archive")
+    @classmethod
+    def _archive_can_be_used(cls, url: str) -> str:
+        if url and isinstance(parse_location(url), Bucket) and find_spec("botocore") is None:
+            raise ValueError("needs the extra s3: itl-attestation-service[s3]")
         return url
 
     @field_validator("service_url", "iso_url", "pki_url")
@@ -542,6 +552,11 @@ class Settings(BaseSettings):
     def service_key_uri(self) -> str:
         """URI of the key that signs directives and results."""
         return self.service_key or f"file:{self.enrollment_ca_dir / 'service-key.pem'}"
+
+    @property
+    def archive_url(self) -> str:
+        """Where sealed bundles are kept: a directory beside that of the keys, unless chosen."""
+        return self.runs_archive or (self.enrollment_ca_dir.absolute().parent / "bundles").as_uri()
 
     @property
     def has_ca(self) -> bool:
