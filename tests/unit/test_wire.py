@@ -205,10 +205,21 @@ def test_a_number_is_no_instant(text: str) -> None:
     [
         # RFC 8785 §3.2.3: members in the order of their UTF-16, which is not that of their code points.
         (
-            {"€": "Euro Sign", "\r": "CR", "\ufb33": "Hebrew", "1": "One", "😀": "Smiley", "\x80": "Control", "ö": "o"},
+            {
+                "€": "Euro Sign",
+                "\r": "CR",
+                "\ufb33": "Hebrew",
+                "1": "One",
+                "😀": "Smiley",
+                "\x80": "Control",
+                "ö": "o",
+            },
             '{"\\r":"CR","1":"One","\x80":"Control","ö":"o","€":"Euro Sign","😀":"Smiley","\ufb33":"Hebrew"}',
         ),
-        ({"b": [1, True, None, (-2, "\b\"\\/\x1f\x7f")], "a": {}}, '{"a":{},"b":[1,true,null,[-2,"\\b\\"\\\\/\\u001f\x7f"]]}'),
+        (
+            {"b": [1, True, None, (-2, '\b"\\/\x1f\x7f')], "a": {}},
+            '{"a":{},"b":[1,true,null,[-2,"\\b\\"\\\\/\\u001f\x7f"]]}',
+        ),
         (2**53 - 1, "9007199254740991"),
     ],
 )

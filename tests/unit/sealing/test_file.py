@@ -9,6 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
+from attestation.audit.note import MAX_NOTE_BYTES
+from attestation.audit.proof import MAX_LEAF_BYTES
 from attestation.errors import MalformedEvidence
 from attestation.sealing import MAX_FILE_BYTES, file, parse, service_key, service_keys
 from attestation.sealing.statement import MAX_SUBJECTS
@@ -85,8 +87,8 @@ SIGNATURE = BUNDLE["dsseEnvelope"]["signatures"][0]
         with_log(hashes=[1]),
         with_log(hashes=[b64encode(bytes(31))]),
         with_log(rootHash=b64encode(bytes(33))),
-        with_log(checkpoint="x" * (file.MAX_NOTE_BYTES + 1)),
-        with_log(entry=b64encode(bytes(file.MAX_LEAF_BYTES + 1))),
+        with_log(checkpoint="x" * (MAX_NOTE_BYTES + 1)),
+        with_log(entry=b64encode(bytes(MAX_LEAF_BYTES + 1))),
         with_key(kty="RSA"),
         with_key(crv="P-256"),
         with_key(d="AA"),
@@ -132,7 +134,9 @@ def test_a_key_is_named_by_its_thumbprint() -> None:
     assert service_keys({"keys": [{"kty": "RSA"}, "text"]}) == ()
 
 
-@pytest.mark.parametrize("jwks", [None, {}, {"keys": {}}, {"keys": [JWK] * 65}, {"keys": [{**JWK, "x": "AA"}]}])
+@pytest.mark.parametrize(
+    "jwks", [None, {}, {"keys": {}}, {"keys": [JWK] * 65}, {"keys": [{**JWK, "x": "AA"}]}]
+)
 def test_what_is_no_key_set_is_malformed(jwks: object) -> None:
     """A pinned file that cannot be read pins nothing, and says so."""
     with pytest.raises(MalformedEvidence):

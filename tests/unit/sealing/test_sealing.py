@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from attestation.audit import canonical_bytes
 from attestation.errors import (
     AttestationError,
     MalformedEvidence,
@@ -19,7 +20,17 @@ from attestation.errors import (
     SealRejected,
 )
 from attestation.reference.identifier import named
-from attestation.sealing import SealedClaims, Subject, parse, service_keys, verify, write
+from attestation.sealing import (
+    PAYLOAD_TYPE,
+    LogProof,
+    SealedClaims,
+    Statement,
+    Subject,
+    parse,
+    service_keys,
+    verify,
+    write,
+)
 from tests.unit.audit.log_kit import AT, LOG_KEYS, LOG_VKEYS, ORIGIN, WITNESSES, checkpoint, signed
 from tests.unit.sealing import seal_kit
 from tests.unit.sealing.seal_kit import (
@@ -102,7 +113,7 @@ def test_no_flipped_byte_is_accepted() -> None:
     Of long texts in base64, as keys and signatures are, the ends and each eleventh byte between them.
     """
     file = sealed()
-    assert proven(file)
+    assert proven(file).index == seal_kit.LEAVES_BEFORE
     for where in sorted(places(file)):
         changed = bytearray(file)
         changed[where] ^= 1 << (where % 8)
@@ -137,7 +148,7 @@ def test_nothing_can_be_left_out_added_or_moved() -> None:
 def test_a_statement_that_was_not_logged_proves_nothing() -> None:
     """Who stole the service's key cannot seal what the log does not have: neither today nor under an old date."""
     said = statement(result={**RESULT, "verdict": "failed"})
-    signature = SIGNER.sign_dsse(said.data, payload_type=seal_kit.PAYLOAD_TYPE)
+    signature = SIGNER.sign_dsse(said.data, payload_type=PAYLOAD_TYPE)
     logged = proof_in(log_with(detail_of(statement())))
     with pytest.raises(SealRejected, match="something else"):
         proven(write(said, signature=signature, key=KEY, log=logged))
@@ -145,9 +156,9 @@ def test_a_statement_that_was_not_logged_proves_nothing() -> None:
         proven(write(said, signature=signature, key=KEY, log=replace(logged, entry=forged(said))))
 
 
-def forged(said: seal_kit.Statement) -> bytes:
+def forged(said: Statement) -> bytes:
     """Return an entry about *said* that no log has."""
-    return seal_kit.canonical_bytes(log_with(detail_of(said))[seal_kit.LEAVES_BEFORE])
+    return canonical_bytes(log_with(detail_of(said))[seal_kit.LEAVES_BEFORE])
 
 
 @pytest.mark.threat("T280")
@@ -163,9 +174,7 @@ def forged(said: seal_kit.Statement) -> bytes:
     ],
     ids=["another act", "another key", "another run", "no detail of ours", "another size", "another place"],
 )
-def test_an_entry_about_something_else_seals_nothing(
-    log: seal_kit.LogProof, error: type[AttestationError]
-) -> None:
+def test_an_entry_about_something_else_seals_nothing(log: LogProof, error: type[AttestationError]) -> None:
     """The entry names this statement, this key and this run, where the proof says."""
     with pytest.raises(error):
         proven(sealed_as(statement(), log))
@@ -188,7 +197,7 @@ def test_another_key_or_signature_is_refused() -> None:
         proven(write(said, signature=other_signature(said), key=KEY, log=log))
     with pytest.raises(SealRejected, match="something else"):
         proven(write(said, signature=other_signature(said), key=OTHER_KEY[0], log=log))
-    good = SIGNER.sign_dsse(said.data, payload_type=seal_kit.PAYLOAD_TYPE)
+    good = SIGNER.sign_dsse(said.data, payload_type=PAYLOAD_TYPE)
     with pytest.raises(SealRejected, match="names another key"):
         proven(write(said, signature=good, key=replace(KEY, key_id="another"), log=log))
 
@@ -199,9 +208,7 @@ def test_a_signature_is_over_the_type_too() -> None:
     said, log = statement(), proof_in(log_with(detail_of(statement())))
     with pytest.raises(SealRejected, match="does not verify"):
         proven(
-            write(
-                said, signature=SIGNER.sign_dsse(said.data, payload_type="text/plain"), key=KEY, log=log
-            )
+            write(said, signature=SIGNER.sign_dsse(said.data, payload_type="text/plain"), key=KEY, log=log)
         )
 
 

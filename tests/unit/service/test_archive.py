@@ -54,10 +54,21 @@ def test_where_an_archive_is(url: str, location: Directory | Bucket) -> None:
     "url",
     [
         *("", "bundles", "/var/lib/bundles", "file://bundles", "file://host/bundles", "file:///a?b=c"),
-        *("file:///a/../b", "https://bundles", "s3://", "s3://Bundles", "s3://bundles:80", "s3://u:p@bundles"),
+        *(
+            "file:///a/../b",
+            "https://bundles",
+            "s3://",
+            "s3://Bundles",
+            "s3://bundles:80",
+            "s3://u:p@bundles",
+        ),
         *("s3://bundles/a b", "s3://bundles/../x", "s3://bundles?secret=x", "s3://bundles?region=a&region=b"),
         *("s3://bundles?region=EU!", "s3://bundles?endpoint=http://s3.example", "s3://bundles?endpoint=x"),
-        *("s3://bundles?endpoint=https://u@s3.example", "s3://bundles?endpoint=https://s3.example/x", "s3://["),
+        *(
+            "s3://bundles?endpoint=https://u@s3.example",
+            "s3://bundles?endpoint=https://s3.example/x",
+            "s3://[",
+        ),
         *("s3://bundles?endpoint=https://[", "s3://bundles#x"),
     ],
 )
@@ -120,9 +131,10 @@ def test_what_cannot_be_kept_is_not_there(
     def failing(*_: Any, **__: Any) -> None:
         raise OSError(number, os.strerror(number))
 
-    with monkeypatch.context() as patch, pytest.raises(ArchiveFault) as caught:
+    with monkeypatch.context() as patch:
         patch.setattr(os, call, failing)
-        archive.put(NAME, DATA, TYPE)
+        with pytest.raises(ArchiveFault) as caught:
+            archive.put(NAME, DATA, TYPE)
     assert caught.value.fault is fault
     root = archive._root
     assert [each for each in root.rglob("*") if each.is_file()] == []
@@ -150,7 +162,9 @@ def test_only_what_is_in_the_archive_is_read(archive: DirectoryArchive, url: str
     assert caught.value.fault is Fault.MISSING
 
 
-@pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a/../b", "a//b", ".hidden", "a/.b", "a b", "a/", "é"])
+@pytest.mark.parametrize(
+    "name", ["", "/etc/x", "../x", "a/../b", "a//b", ".hidden", "a/.b", "a b", "a/", "é"]
+)
 def test_a_name_stays_in_the_archive(archive: DirectoryArchive, name: str) -> None:
     """Nothing is kept under a name that could mean another place."""
     with pytest.raises(ValueError):

@@ -171,9 +171,7 @@ def _signature(seal: UnverifiedSeal) -> None:
     if seal.key_id != seal.key.key_id:
         raise SealRejected("the envelope names another key than the file has")
     try:
-        seal.key.public.verify(
-            seal.signature, pae(PAYLOAD_TYPE, seal.statement), ec.ECDSA(hashes.SHA384())
-        )
+        seal.key.public.verify(seal.signature, pae(PAYLOAD_TYPE, seal.statement), ec.ECDSA(hashes.SHA384()))
     except InvalidSignature as e:
         raise SealRejected(f"the signature of {seal.key_id} does not verify") from e
 

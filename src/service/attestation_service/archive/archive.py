@@ -10,7 +10,9 @@ from typing import Final, Protocol
 
 from attestation_service.archive_location import Bucket, parse_location
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,254}){0,8}", re.ASCII)
+_NAME: Final = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,254}){0,8}", re.ASCII
+)
 
 
 class Fault(StrEnum):
