@@ -11,6 +11,7 @@ import contextlib
 import gc
 import os
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import structlog
 from fastapi import FastAPI
@@ -21,6 +22,7 @@ from attestation.appraisal import appraise
 from attestation.clock import Clock
 from attestation.store import StoreSettings, migrate, open_store
 from attestation_service import __version__, extensions, kql
+from attestation_service.archive import archive_of
 from attestation_service.auth.mtls import MTLS
 from attestation_service.authority import open_authority
 from attestation_service.border import problems
@@ -44,6 +46,7 @@ from attestation_service.resources import Resources
 from attestation_service.routers import HOT, ONLY_NAMED, ROUTERS
 from attestation_service.routing import openapi
 from attestation_service.routing.lean import AllowedBodies, lanes
+from attestation_service.runs import sealing
 from attestation_service.settings import Settings
 from attestation_service.storage import database
 from attestation_service.storage.chores import CHECKPOINTS, Chores
@@ -97,6 +100,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
             tasks = [
                 asyncio.create_task(resources.chores.run()),
                 asyncio.create_task(maintenance.run(resources)),
+                asyncio.create_task(sealing.run(resources)),
                 asyncio.create_task(resources.transparency.run()),
                 asyncio.create_task(resources.service_keys.look()),
                 *(
@@ -240,6 +244,9 @@ async def owned(
             cluster_identities = await asyncio.to_thread(ClusterIdentities, settings)
         chores = Chores(store, clock)
         collateral = await asyncio.to_thread(Collateral, settings, clock, store)
+        archive = await asyncio.to_thread(
+            archive_of, settings.archive_url, retention=timedelta(days=settings.runs_archive_days)
+        )
         yield Resources(
             settings=settings,
             clock=clock,
@@ -258,6 +265,7 @@ async def owned(
             parser=parser,
             understanding=understanding,
             collateral=collateral,
+            archive=archive,
             oidc=oidc,
             mtls=mtls,
             service_accounts=service_accounts,

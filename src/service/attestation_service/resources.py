@@ -16,6 +16,7 @@ from attestation.endorsements.firmware import Blocklist
 from attestation.extension import QueryTable
 from attestation.machines import Event
 from attestation.store import Store
+from attestation_service.archive import Archive
 from attestation_service.authority import Authority
 from attestation_service.border.bodies import Parser
 from attestation_service.border.life import Life
@@ -67,6 +68,7 @@ class Resources:
     room: Room
     parser: Parser
     collateral: Collateral
+    archive: Archive
     oidc: AccessTokens | None = None
     mtls: ClientCertificates | None = None
     service_accounts: ServiceAccounts | None = None

@@ -31,6 +31,7 @@ from attestation_service.query.routes import router as query
 from attestation_service.registration.routes import router as registration
 from attestation_service.results.routes import router as results
 from attestation_service.runs.routes import controllers as runs_controllers
+from attestation_service.runs.routes import router as runs
 from attestation_service.stats.routes import router as stats
 from attestation_service.tokens.routes import router as tokens
 from attestation_service.trust.routes import router as trust
@@ -56,6 +57,7 @@ ROUTERS: Final = (
     node_csr_controllers,
     node_csr,
     runs_controllers,
+    runs,
     policies,
     query,
     trust,

@@ -128,6 +128,10 @@ class ClusterAPI:
     def run(self, uid: str) -> api.RunDetail:
         """Return what became of an attestation run."""
 
+    @operation("seal_run", "PUT /runs/{uid}/bundle", e.RunUnknown, e.RunDiffers, e.RequestInvalid)
+    def seal_run(self, uid: str, request: api.RunSeal) -> api.RunBundle:
+        """Have what was judged of a run sealed, and tell how far that is."""
+
     @operation("get_run_challenge", "GET /runs/{uid}/challenge", e.RunUnknown, e.NodeMismatch, e.ChallengeUsed,
                e.ChallengeExpired)
     def run_challenge(self, uid: str) -> api.RunChallenge:
@@ -321,6 +325,11 @@ class OperatorAPI:
         self, machine_id: str | None = None, *, page_size: int = PAGE_SIZE
     ) -> Annotated[Iterator[api.NodeCSRDecisionDetail], api.NodeCSRDecisionPage]:
         """Yield what was decided of certificate requests of Kubernetes nodes, newest first."""
+
+    @operation("read_run_bundle", "GET /runs/{uid}/bundle", e.RunUnknown, e.RequestInvalid, e.Unavailable,
+               accept="application/vnd.dev.sigstore.bundle+dsse")
+    def run_bundle(self, uid: str, cluster_id: str | None = None) -> bytes:
+        """Return the sealed bundle of an attestation run, which proves itself."""
 
     # Admission in advance
 

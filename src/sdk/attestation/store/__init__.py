@@ -52,6 +52,7 @@ from attestation.store.purge import ACT_KEPT, CHALLENGE_KEPT, Purged
 from attestation.store.rate_limits import RateLimit, wait
 from attestation.store.refused_keys import RefusedKey
 from attestation.store.results import StoredEvidence, StoredResult
+from attestation.store.run_seals import RunSeal, SealPhase
 from attestation.store.runs import PolicyOrigin, Run, RunAttempt, RunBackend, RunBlob
 from attestation.store.saved_queries import SavedQuery
 from attestation.store.sql import row_of
@@ -128,8 +129,10 @@ __all__ = [
     "RunAttempt",
     "RunBackend",
     "RunBlob",
+    "RunSeal",
     "SavedQuery",
     "Scope",
+    "SealPhase",
     "Store",
     "StoreSettings",
     "StoredAKCertificate",

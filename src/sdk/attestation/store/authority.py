@@ -150,6 +150,7 @@ NOT_AUTHORITY: Final = {
     "node_csr_challenges": "asks for evidence, and admits nobody without",
     "runs": "asks a node for evidence; an answer's random makes the nonce of this UID alone, which its result names",
     "run_blobs": "evidence",
+    "run_seals": "what is to be signed, compared with what was judged; what was signed stands in the audit",
     "config_tokens": "good for one delivery, sealed to the TPM that the machine's row names",
     "ocsp_delegates": "sealed to the service's key; its certificate is a row of its own",
     "ca_crls": "signed, and made anew from the certificates",

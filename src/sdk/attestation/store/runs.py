@@ -13,7 +13,7 @@ from attestation.clock import to_micros
 from attestation.errors import ChallengeExpired, ChallengeUsed
 from attestation.store.codec import binds, codec
 from attestation.store.sql import Executor, Prepared
-from attestation.store.tables import RunAttemptRow, RunBlobRow, RunRow, table_of
+from attestation.store.tables import RunAttemptRow, RunBlobRow, RunRow, RunSealRow, table_of
 
 RunBackend = Literal["tpm", "sev-snp", "tdx"]
 PolicyOrigin = Literal["ref", "inline", "none"]
@@ -21,6 +21,7 @@ PolicyOrigin = Literal["ref", "inline", "none"]
 _R = table_of(RunRow)
 _A = table_of(RunAttemptRow)
 _B = table_of(RunBlobRow)
+_S = table_of(RunSealRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +143,15 @@ _KEEP = Prepared(insert(_B).values(binds(_B.c)))
 _BLOBS = Prepared(select(_B).where(_B.c.challenge_id == bindparam("of_challenge")).order_by(_B.c.position))
 _OLD = (
     select(_R.c.run_id)
-    .where(_R.c.deadline < bindparam("before"))
+    .where(
+        _R.c.deadline < bindparam("before"),
+        # What is to be sealed is kept until it is: the evidence goes into the file.
+        _R.c.run_id.not_in(select(_S.c.run_id).where(_S.c.next_at.is_not(None))),
+    )
     .order_by(_R.c.deadline, _R.c.run_id)
     .limit(bindparam("rows"))
 )
-_PURGE = tuple(Prepared(delete(table).where(table.c.run_id.in_(_OLD))) for table in (_B, _A, _R))
+_PURGE = tuple(Prepared(delete(table).where(table.c.run_id.in_(_OLD))) for table in (_B, _A, _S, _R))
 """What hangs on a run first: each batch is chosen by the rows of the runs themselves."""
 
 
@@ -211,7 +216,7 @@ class Runs:
         return [_BLOB.decode(row) for row in self._sql.rows(_BLOBS, of_challenge=challenge_id)]
 
     def purge(self, before: datetime, limit: int) -> int:
-        """Delete up to *limit* runs whose deadline was before *before*, with all that hangs on them."""
+        """Delete up to *limit* runs whose deadline was before *before*, with all that hangs on them; not what waits for its seal."""
         gone = 0
         for statement in _PURGE:
             gone = self._sql.run(statement, before=to_micros(before), rows=limit)

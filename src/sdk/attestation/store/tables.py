@@ -557,6 +557,39 @@ class RunBlobRow(Base):
     content: Mapped[bytes]
 
 
+class RunSealRow(Base):
+    """The seal of a run, and how far it is; `next_at` is NULL where nothing is left to do."""
+
+    __tablename__ = "run_seals"
+    __table_args__ = (
+        UniqueConstraint("cluster_id", "bundle_uid"),
+        CheckConstraint("phase IN ('Pending', 'Signed', 'Logged', 'Sealed', 'Failed')", name="phase"),
+    )
+
+    run_id: Mapped[Key]
+    cluster_id: Mapped[str]
+    run_uid: Mapped[str] = mapped_column(index=True)
+    bundle_uid: Mapped[str]
+    challenge_id: Mapped[str]
+    content_sha256: Mapped[str]
+    request: Mapped[str]
+    asked_by: Mapped[str]
+    asked_sub: Mapped[str | None]
+    phase: Mapped[str]
+    statement: Mapped[bytes | None]
+    signature: Mapped[bytes | None]
+    key: Mapped[str | None]
+    signed_at: Mapped[datetime | None]
+    entry: Mapped[bytes | None]
+    entry_index: Mapped[int | None]
+    log: Mapped[str | None]
+    archive: Mapped[str | None]
+    sealed_at: Mapped[datetime | None]
+    failures: Mapped[str]
+    tries: Mapped[int]
+    next_at: Mapped[datetime | None] = mapped_column(index=True)
+
+
 class CollateralRow(Base):
     """What vouches for confidential hardware, by its name. `data` is empty where it was asked for and did not come."""
 

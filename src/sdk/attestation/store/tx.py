@@ -34,6 +34,7 @@ from attestation.store.purge import Purged, purge
 from attestation.store.rate_limits import RateLimits
 from attestation.store.refused_keys import RefusedKeys
 from attestation.store.results import Results
+from attestation.store.run_seals import RunSeals
 from attestation.store.runs import Runs
 from attestation.store.saved_queries import SavedQueries
 from attestation.store.schema import Schema
@@ -88,6 +89,7 @@ class Tx:
         "refused_keys",
         "registration_tokens",
         "results",
+        "run_seals",
         "runs",
         "saved_queries",
         "schema",
@@ -117,6 +119,7 @@ class Tx:
         self.config_tokens = ConfigTokens(sql)
         self.results = Results(sql, results_kept)
         self.runs = Runs(sql)
+        self.run_seals = RunSeals(sql)
         self.logs = Logs(sql)
         self.rate_limits = RateLimits(sql)
         self.saved_queries = SavedQueries(sql)

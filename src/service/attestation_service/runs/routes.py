@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from attestation.api.operations import ClusterAPI
+from attestation.api.operations import ClusterAPI, OperatorAPI
+from attestation.sealing import MEDIA_TYPE
 from attestation_service.kubernetes_clusters import ControllerDuty
-from attestation_service.routing.openapi import controller_router, route
-from attestation_service.runs import evidence, handlers
+from attestation_service.routing.openapi import controller_router, operator_router, route
+from attestation_service.runs import bundles, evidence, handlers, sealing
 
 controllers = controller_router("attestation runs of Kubernetes nodes")
+router = operator_router("operator: machines")
 
 route(controllers, ClusterAPI.open_run, ControllerDuty.RUNS.value, handlers.open_run)
 route(controllers, ClusterAPI.run, ControllerDuty.RUNS.value, handlers.show)
@@ -19,4 +21,12 @@ route(
     evidence.take,
     done=202,
     logs=True,
+)
+route(controllers, ClusterAPI.seal_run, ControllerDuty.RUNS.value, sealing.seal, logs=True)
+route(
+    router,
+    OperatorAPI.run_bundle,
+    "read",
+    bundles.bundle,
+    also={200: {"description": "The file", "content": {MEDIA_TYPE: {}}}},
 )
