@@ -99,6 +99,14 @@ def trust_options(command: Command) -> Command:
         click.option(
             "--witness", "witnesses", multiple=True, metavar="VKEY", help="A witness that must have cosigned."
         ),
+    ):
+        command = option(command)
+    return log_key_options(command)
+
+
+def log_key_options(command: Command) -> Command:
+    """Add the options that pin the keys of the log."""
+    for option in (
         click.option("--vkeys-file", type=EXISTING_FILE, help="File with vkeys of the log, one a line."),
         click.option(
             "--vkey",

@@ -52,6 +52,7 @@ class SealedClaims:
         result_name: Its namespace and name, `<ns>/<name>`.
         policy: All that was asked.
         evidence: What the node posted.
+        subjects: All that was sealed: event, result, policy, evidence.
         bundle_uid: Of the AttestationBundle.
         attested_at: When the service signed, by its own word.
         logged_at: When the log took it in, by the log's word; it existed when the checkpoint was made.
@@ -71,6 +72,7 @@ class SealedClaims:
     result_name: str
     policy: Mapping[str, Any]
     evidence: tuple[Subject, ...]
+    subjects: tuple[Subject, ...]
     bundle_uid: str
     attested_at: datetime
     logged_at: datetime
@@ -225,6 +227,7 @@ def _claims(
         result_name=result.name.removeprefix("Result/"),
         policy=canonical_object(policy.content, "the policy"),
         evidence=tuple(evidence),
+        subjects=seal.subjects,
         bundle_uid=bundle_uid,
         attested_at=_instant(text(predicate, "attestor", "attestedAt")),
         logged_at=_instant(text(entry, "timestamp")),

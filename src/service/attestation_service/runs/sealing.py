@@ -185,6 +185,7 @@ async def advance(run_id: str, res: Resources, *, archives: bool) -> RunSeal:
         assert row is not None
         if row.next_at is None or row.next_at > at:
             return row
+        following: bool | None
         try:
             match row.phase:
                 case "Pending":
