@@ -8,7 +8,10 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "auth": ("attestation_cli.commands.auth", "Log in and out; who you are."),
     "machine": ("attestation_cli.commands.machine", "List, judge and explain machines."),
     "result": ("attestation_cli.commands.result", "Verify what the service says of a machine, by yourself."),
-    "bundle": ("attestation_cli.commands.bundle", "Verify what was measured of a node, years later, offline."),
+    "bundle": (
+        "attestation_cli.commands.bundle",
+        "Verify what was measured of a node, years later, offline.",
+    ),
     "approval": ("attestation_cli.commands.approval", "What waits for the vote of another operator."),
     "token": ("attestation_cli.commands.token", "Registration tokens: admit the machine that presents one."),
     "allow-list": ("attestation_cli.commands.allow_list", "EKs that are admitted in advance."),

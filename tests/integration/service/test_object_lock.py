@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -76,12 +76,13 @@ def test_what_is_kept_cannot_be_taken_back(endpoint: str, store: Any, bucket: st
     assert timedelta(0) <= datetime.now(UTC) + DAYS - until < timedelta(hours=1)
     sooner = {"Mode": "COMPLIANCE", "RetainUntilDate": until - timedelta(days=1)}
     weaker = {"Mode": "GOVERNANCE", "RetainUntilDate": until}
-    for act in (
+    acts: tuple[Callable[[], Any], ...] = (
         lambda: store.delete_object(**which),
         lambda: store.delete_object(**which, BypassGovernanceRetention=True),
         lambda: store.put_object_retention(**which, Retention=sooner),
         lambda: store.put_object_retention(**which, Retention=weaker, BypassGovernanceRetention=True),
-    ):
+    )
+    for act in acts:
         with pytest.raises(ClientError) as refused:
             act()
         assert refused.value.response["Error"]["Code"] == "AccessDenied"

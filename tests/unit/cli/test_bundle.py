@@ -102,7 +102,8 @@ def test_what_proves_nothing_ends_with_one(file: Path, pinned: tuple[str, ...], 
 
 def test_a_verdict_that_is_bad_is_proven_as_well(file: Path, pinned: tuple[str, ...]) -> None:
     """The bundle is what is verified: that a node failed is good evidence of it."""
-    file.write_bytes(sealed_as(statement(result={**RESULT, "verdict": "failed", "checks": [{"id": "pcr4", "outcome": "fail"}]})))
+    checks = [{"id": "pcr4", "outcome": "fail"}]
+    file.write_bytes(sealed_as(statement(result={**RESULT, "verdict": "failed", "checks": checks})))
     done = run(file, *pinned)
     assert (done.exit_code, "FAILED" in done.output, "pcr4 fail" in done.output) == (0, True, True)
 

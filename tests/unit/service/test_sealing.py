@@ -257,37 +257,37 @@ async def test_what_waits_for_its_seal_is_kept(service: Service) -> None:
 
 
 OTHER_RESULTS: list[dict[str, Any]] = [
-        {"verdict": "failed"},
-        {"derivedFromRun": {"name": "check-w-1", "uid": "0f6b3c1e-0000-4000-8000-000000000002"}},
-        {"policyID": "ni:///sha-384;other"},
-        {"policySource": "none"},
-        {"evidence": []},
-        {"evidence": None},
-        {"machineID": "7a0e3c1e-6a43-4c5b-9d0a-000000000001"},
-        {"nodeName": "w-2"},
-        {"nodeUID": "other"},
-        {"backend": "tdx"},
-        {"attempt": 2},
-        {"challengeID": "00" * 16},
-        {"measurements": []},
-        {"checks": []},
-        {"attestationResult": "e30.e30.c2ln"},
-        {"quote": "AAAA"},
-        {"nonce": "0123456789abcdef"},
-        {"verdict": "indeterminate"},
-    ]
+    {"verdict": "failed"},
+    {"derivedFromRun": {"name": "check-w-1", "uid": "0f6b3c1e-0000-4000-8000-000000000002"}},
+    {"policyID": "ni:///sha-384;other"},
+    {"policySource": "none"},
+    {"evidence": []},
+    {"evidence": None},
+    {"machineID": "7a0e3c1e-6a43-4c5b-9d0a-000000000001"},
+    {"nodeName": "w-2"},
+    {"nodeUID": "other"},
+    {"backend": "tdx"},
+    {"attempt": 2},
+    {"challengeID": "00" * 16},
+    {"measurements": []},
+    {"checks": []},
+    {"attestationResult": "e30.e30.c2ln"},
+    {"quote": "AAAA"},
+    {"nonce": "0123456789abcdef"},
+    {"verdict": "indeterminate"},
+]
 OTHER_EVENTS: list[dict[str, Any]] = [
-        {"type": "AttestationFailed"},
-        {"type": "AttestationStarted"},
-        {"correlationID": "other"},
-        {"clusterIdentity": {"clusterID": "other", "clusterName": "x"}},
-        {"clusterIdentity": "default"},
-        {"signals": {"run.uid": "other", "verdict": "verified"}},
-        {"signals": {"run.uid": UID, "verdict": "failed"}},
-        {"signals": {"run.uid": UID}},
-        {"signals": {"run.uid": UID, "verdict": "verified", "policy.id": "other"}},
-        {"signals": None},
-    ]
+    {"type": "AttestationFailed"},
+    {"type": "AttestationStarted"},
+    {"correlationID": "other"},
+    {"clusterIdentity": {"clusterID": "other", "clusterName": "x"}},
+    {"clusterIdentity": "default"},
+    {"signals": {"run.uid": "other", "verdict": "verified"}},
+    {"signals": {"run.uid": UID, "verdict": "failed"}},
+    {"signals": {"run.uid": UID}},
+    {"signals": {"run.uid": UID, "verdict": "verified", "policy.id": "other"}},
+    {"signals": None},
+]
 
 
 @pytest.mark.threat("T280")
@@ -368,14 +368,19 @@ async def test_a_run_that_ended_by_its_deadline_claims_nothing(start: Starter) -
     node = await admitted(service)
     await opened(service, opening(service, pinning(node)))
     run = await detail(service)
-    absent = sealing_of(run, nothing_spec(run, run["attempts"][0], "AgentAbsent"), told="failed", reason="AgentAbsent")
+    absent = sealing_of(
+        run, nothing_spec(run, run["attempts"][0], "AgentAbsent"), told="failed", reason="AgentAbsent"
+    )
     unsaid = sealing_of(run, nothing_spec(run, run["attempts"][0], "AgentAbsent"), told="failed")
     assert (await put(service, unsaid)).status_code == 409
     answer = await posted(service, quoted(node, await challenged(service)))
     assert answer.status_code == 202
     assert (await put(service, absent)).status_code == 409
     late = sealing_of(
-        run, nothing_spec(run, run["attempts"][0], "DeadlineExceeded"), told="failed", reason="DeadlineExceeded"
+        run,
+        nothing_spec(run, run["attempts"][0], "DeadlineExceeded"),
+        told="failed",
+        reason="DeadlineExceeded",
     )
     for kind in ("verified", "indeterminate"):
         good = sealing_of(run, late["result"]["spec"], told=kind, reason="DeadlineExceeded")

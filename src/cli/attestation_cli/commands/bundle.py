@@ -39,7 +39,9 @@ def group() -> None:
 @click.argument("file", type=EXISTING_FILE)
 @log_key_options
 @click.option("--keys", type=EXISTING_FILE, help="JWK set of the service: only these may have signed.")
-@click.option("--extract", type=FOLDER_PATH, help="Write event, result, policy and evidence into this new folder.")
+@click.option(
+    "--extract", type=FOLDER_PATH, help="Write event, result, policy and evidence into this new folder."
+)
 @printing
 def verify(
     session: Session,

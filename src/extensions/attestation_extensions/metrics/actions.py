@@ -16,7 +16,7 @@ _CORE: Final = """
     database_bound delete denied directive_ack export extension_retry heartbeat_missed heartbeat_resumed key_refused
     label lock node_csr_approved node_csr_denied offline_bundle pending_displaced pending_purged policy_assign
     policy_create policy_learn policy_unassign query query_delete query_save query_take_over redeliver register
-    reject revoke role_change run_judged run_opened settings_weakened
+    reject revoke role_change run_judged run_opened run_sealed settings_weakened
     token_issued token_revoked trust_add trust_distrust trust_restore unlock wipe_ack
 """
 _OURS: Final = """

@@ -216,7 +216,10 @@ class Runs:
         return [_BLOB.decode(row) for row in self._sql.rows(_BLOBS, of_challenge=challenge_id)]
 
     def purge(self, before: datetime, limit: int) -> int:
-        """Delete up to *limit* runs whose deadline was before *before*, with all that hangs on them; not what waits for its seal."""
+        """Delete up to *limit* runs whose deadline was before *before*, with all that hangs on them.
+
+        What waits for its seal stays.
+        """
         gone = 0
         for statement in _PURGE:
             gone = self._sql.run(statement, before=to_micros(before), rows=limit)

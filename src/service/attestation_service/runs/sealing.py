@@ -112,7 +112,7 @@ async def seal(uid: RunUID, request: Wanted, *, res: Res, who: ControllerDep) ->
         attempt = agreed(request, run, tx.runs.attempts(run.run_id))
         # Here, before anything is kept: what cannot be told never could.
         _statement(request, run, attempt, tx.runs.blobs(attempt.challenge_id), res, at)
-        asked = who.event(ACTION)
+        asked = who.event("run_sealed")
         new = RunSeal(
             run_id=run.run_id,
             cluster_id=run.cluster_id,
@@ -210,9 +210,7 @@ async def _sign(row: RunSeal, res: Resources, at: datetime) -> bool:
 
     def load(tx: Tx) -> tuple[Run, RunAttempt, list[RunBlob]]:
         run = demand(tx, row.cluster_id, row.run_uid)
-        (attempt,) = (
-            each for each in tx.runs.attempts(run.run_id) if each.challenge_id == row.challenge_id
-        )
+        (attempt,) = (each for each in tx.runs.attempts(run.run_id) if each.challenge_id == row.challenge_id)
         return run, attempt, tx.runs.blobs(row.challenge_id)
 
     run, attempt, blobs = await res.store.read(load)
@@ -320,9 +318,7 @@ async def file_of(row: RunSeal, res: Resources) -> bytes:
 
     def load(tx: Tx) -> tuple[Run, RunAttempt, list[RunBlob]]:
         run = demand(tx, row.cluster_id, row.run_uid)
-        (attempt,) = (
-            each for each in tx.runs.attempts(run.run_id) if each.challenge_id == row.challenge_id
-        )
+        (attempt,) = (each for each in tx.runs.attempts(run.run_id) if each.challenge_id == row.challenge_id)
         return run, attempt, tx.runs.blobs(row.challenge_id)
 
     run, attempt, blobs = await res.store.read(load)
