@@ -123,6 +123,7 @@ CODES = {
     "RotationForbidden": "ca-rotation-forbidden",
     "RunDiffers": "run-differs",
     "RunUnknown": "run-unknown",
+    "SealRejected": "seal-rejected",
     "SelectionMismatch": "selection-mismatch",
     "ServiceBusy": "service-busy",
     "SignatureInvalid": "signature-invalid",

@@ -54,6 +54,7 @@ CONTROLLER_ROUTES = {
     ("POST", "/api/v1/node-csr/sign"): "attestation-signer",
     ("GET", "/api/v1/node-csr/trust"): "attestation-controller",
     ("PUT", "/api/v1/runs/{uid}"): "attestation-runs",
+    ("PUT", "/api/v1/runs/{uid}/bundle"): "attestation-runs",
     ("GET", "/api/v1/runs/{uid}"): "attestation-runs",
     ("GET", "/api/v1/runs/{uid}/challenge"): "attestation-run-agent",
     ("POST", "/api/v1/runs/{uid}/evidence"): "attestation-run-agent",
@@ -123,6 +124,7 @@ def concrete(path: str) -> str:
         "issuer_id": "0" * 16,
         "event_id": "1",
         "request": "x",
+        "uid": "00000000-0000-4000-8000-000000000000",
     }
     return path.format(**values)
 

@@ -31,6 +31,7 @@ PATTERNS: Final[Mapping[str, str]] = {
     ),
     r"^[0-9a-f]*$": "must be hex digits, in lower case",
     r"^[0-9a-f]{2,128}$": "must be 2 to 128 hex digits, in lower case",
+    r"^sha256:[0-9a-f]{64}$": "must be sha256: and 64 lower-case hex digits",
     r"^sha(1|256|384|512)$": "must be the name of a PCR bank, like sha256",
     r"^[0-9]{1,2}$": "must be the number of a PCR, 0 to 23",
     r"^[a-z0-9_]{1,16}$": "must be the name of a PCR bank, like sha256",

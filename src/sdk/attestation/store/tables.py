@@ -561,10 +561,7 @@ class RunSealRow(Base):
     """The seal of a run, and how far it is; `next_at` is NULL where nothing is left to do."""
 
     __tablename__ = "run_seals"
-    __table_args__ = (
-        UniqueConstraint("cluster_id", "bundle_uid"),
-        CheckConstraint("phase IN ('Pending', 'Signed', 'Logged', 'Sealed', 'Failed')", name="phase"),
-    )
+    __table_args__ = (UniqueConstraint("cluster_id", "bundle_uid"),)
 
     run_id: Mapped[Key]
     cluster_id: Mapped[str]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Protocol
-
-from attestation_service.archive_location import Bucket, parse_location
 
 _NAME: Final = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,254}){0,8}", re.ASCII
@@ -71,28 +68,6 @@ class Archive(Protocol):
             ArchiveFault: It cannot be read.
         """
         ...
-
-
-def archive_of(url: str, *, retention: timedelta) -> Archive:
-    """Return the archive that *url* names; asks nobody yet.
-
-    Args:
-        url: See `parse_location`.
-        retention: For so long a bucket lets nobody delete what is kept; a directory knows no such thing.
-
-    Raises:
-        LocationInvalid: It names none.
-    """
-    location = parse_location(url)
-    if isinstance(location, Bucket):
-        from attestation_service.archive.bucket import (
-            BucketArchive,  # here: only who has one needs its package
-        )
-
-        return BucketArchive(location, retention)
-    from attestation_service.archive.directory import DirectoryArchive
-
-    return DirectoryArchive(location.path)
 
 
 def demand_name(name: str) -> None:

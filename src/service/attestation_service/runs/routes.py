@@ -28,5 +28,5 @@ route(
     OperatorAPI.run_bundle,
     "read",
     bundles.bundle,
-    also={200: {"description": "The file", "content": {MEDIA_TYPE: {}}}},
+    also={200: {"description": "The file", "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}},
 )

@@ -35,9 +35,6 @@ def upgrade() -> None:
         sa.Column("failures", sa.Text(), nullable=False),
         sa.Column("tries", sa.BigInteger(), nullable=False),
         sa.Column("next_at", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint(
-            "phase IN ('Pending', 'Signed', 'Logged', 'Sealed', 'Failed')", name=op.f("ck_run_seals_phase")
-        ),
         sa.PrimaryKeyConstraint("run_id", name=op.f("pk_run_seals")),
         sa.UniqueConstraint("cluster_id", "bundle_uid", name=op.f("uq_run_seals_cluster_id_bundle_uid")),
     )
