@@ -28,5 +28,10 @@ route(
     OperatorAPI.run_bundle,
     "read",
     bundles.bundle,
-    also={200: {"description": "The file", "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}},
+    also={
+        200: {
+            "description": "The file",
+            "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
 )
