@@ -100,6 +100,7 @@ def guarded(documents: Documents) -> Iterator[dict[str, httpx.Client]]:
         yield clients
 
 
+@pytest.mark.threat("T286")
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_policies_and_schema_let_through_what_may_be(guarded: dict[str, httpx.Client], case: Case) -> None:
     """Who may everything by RBAC is refused all the same."""
@@ -299,6 +300,7 @@ def test_the_webhook_knows_who_writes(hook: Hooked) -> None:
     done(controller.delete(at(RESULT, name)))
 
 
+@pytest.mark.threat("T287")
 def test_without_the_webhook_nothing_is_written(hook: Hooked) -> None:
     """`failurePolicy: Fail`: nobody there to ask is a no; back again, it serves what its Secret holds."""
     found, admin, _ = hook

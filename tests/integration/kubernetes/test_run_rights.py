@@ -152,8 +152,9 @@ def _writes(client: httpx.Client, kind: Kind) -> dict[str, int]:
     return {name: answer.status_code for name, answer in answers.items()}
 
 
-def test_c4_an_agent_can_write_nothing(installed: Installed) -> None:
-    """CONFIDENTIAL §5, C4: each verb, of each kind, is refused by RBAC; so is everything else that it could try."""
+@pytest.mark.threat("T285")
+def test_an_agent_can_write_nothing(installed: Installed) -> None:
+    """CONFIDENTIAL §4: with the roles of the chart each verb, of each kind, is refused; so is all else that it could try."""
     with installed.account(AGENTS, f"{FULL}-agent") as agent:
         for kind in KINDS:
             assert set(_writes(agent, kind).values()) == {403}, kind.plural

@@ -112,6 +112,7 @@ async def test_older_tls_is_refused() -> None:
                 await session.post(asking.url, data=b"", ssl=old, server_hostname=NAME)
 
 
+@pytest.mark.threat("T287")
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -134,6 +135,7 @@ async def test_what_is_no_review_is_refused_by_status(body: bytes, status: int) 
         assert b"allowed" not in said
 
 
+@pytest.mark.threat("T287")
 @on_a_loop
 async def test_a_rule_that_breaks_lets_nothing_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """It fails closed, without telling why."""

@@ -63,6 +63,7 @@ def test_one_for_another_name_is_made_anew() -> None:
     assert Certificates.read(_first().data(), "hook.other.svc") is None
 
 
+@pytest.mark.threat("T287")
 def test_who_is_late_is_believed_and_who_is_early_too() -> None:
     """At each turn, what served before and what serves now were both trusted before it, and are after it."""
     held = _first()

@@ -12,6 +12,7 @@ from attestation_operator.runs.webhook_rules import Refusal, ReviewMalformed, an
 from tests.fixtures.admission_cases import CASES, CONTROLLER, Case, name_of, old_and_bad
 
 
+@pytest.mark.threat("T286")
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_the_webhook_lets_through_what_may_be(case: Case) -> None:
     """CONFIDENTIAL §4: each row of admission, for an API server without policies or rules in CEL."""
