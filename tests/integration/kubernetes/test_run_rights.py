@@ -154,7 +154,7 @@ def _writes(client: httpx.Client, kind: Kind) -> dict[str, int]:
 
 @pytest.mark.threat("T285")
 def test_an_agent_can_write_nothing(installed: Installed) -> None:
-    """CONFIDENTIAL §4: with the roles of the chart each verb, of each kind, is refused; so is all else that it could try."""
+    """CONFIDENTIAL §4: with the roles of the chart each verb, of each kind, is refused; so is all else."""
     with installed.account(AGENTS, f"{FULL}-agent") as agent:
         for kind in KINDS:
             assert set(_writes(agent, kind).values()) == {403}, kind.plural
