@@ -153,6 +153,7 @@ def test_a_run_is_asked_for_as_it_is_typed(here: Cluster, typed: Type, tmp_path:
         (["list", "--context", "other"], 2, "Context 'other' not found"),
         (["list", "--kubeconfig", "none"], 2, "none"),
         (["list", "--kubeconfig", "bad.yaml"], 2, "bad.yaml cannot be used"),
+        (["list", "--kubeconfig", "empty.yaml"], 2, "empty.yaml cannot be used"),
     ],
 )
 def test_what_is_wrong_is_said_in_words(
@@ -161,6 +162,7 @@ def test_what_is_wrong_is_said_in_words(
     """With the exit code of its meaning, and nothing was created."""
     (tmp_path / "bad.yaml").write_text("tpm: {pcrs: {'0': 'zz'}}\n")
     (tmp_path / "text.yaml").write_text("just text\n")
+    (tmp_path / "empty.yaml").write_text("")
     done = typed("run", *words)
     assert (done.exit_code, said in done.stderr) == (code, True), done.stderr
     assert here.get(RUN)["items"] == []
@@ -273,11 +275,9 @@ def controlled(here: Cluster, *statuses: dict[str, Any]) -> threading.Thread:
 
     def control() -> None:
         until(lambda: bool(here.get(RUN)["items"]))
-        with rest(here.kube) as http:
-            mine = Cluster(here.kube, http)
-            (raw,) = mine.get(RUN)["items"]
-            for status in statuses:
-                mine.say(RUN, raw["metadata"]["name"], **status)
+        (raw,) = here.get(RUN)["items"]
+        for status in statuses:
+            here.say(RUN, raw["metadata"]["name"], **status)
 
     thread = threading.Thread(target=control, daemon=True)
     thread.start()

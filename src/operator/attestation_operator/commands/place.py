@@ -181,6 +181,7 @@ async def _connected(place: Place) -> AsyncGenerator[Asked, None]:
         assert config is not None  # without a default it is there, or an error
         cluster = KubernetesCluster(config)
     except (
+        AttributeError,  # an empty file
         ConfigError,
         OSError,
         LookupError,
@@ -189,8 +190,14 @@ async def _connected(place: Place) -> AsyncGenerator[Asked, None]:
         yaml.YAMLError,
         msgspec.MsgspecError,
     ) as e:
-        words = str(e) if isinstance(e, ConfigError) else f"{file} cannot be used: {type(e).__name__}: {e}"
-        raise KubeconfigInvalid(words) from e
+        why = (
+            e.strerror
+            if isinstance(e, OSError)
+            else "it is no kubeconfig, or names something that is not in it"
+        )
+        raise KubeconfigInvalid(
+            str(e) if isinstance(e, ConfigError) else f"{file} cannot be used: {why}"
+        ) from e
     try:
         yield Asked(cluster=cluster, namespace=place.namespace or config.namespace)
     finally:

@@ -56,7 +56,6 @@ class Looked:
         dealt_with: The instant up to which all is dealt with once `create` is done; None for none yet.
         wake_at: When something is due again by itself; None for no such time.
         chosen: How many nodes the schedule is about.
-        active: Runs that have not ended, without those of `create`.
     """
 
     create: tuple[Create, ...] = ()
@@ -64,7 +63,6 @@ class Looked:
     dealt_with: datetime | None = None
     wake_at: datetime | None = None
     chosen: int = 0
-    active: int = 0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -89,15 +87,14 @@ def reconcile(
         runs: Those that this schedule created and that still exist.
         at: Now.
     """
-    active = [run for run in runs if not run.ended]
     chosen = [node for node in nodes if schedule.chooses(node)]
     if schedule.suspended:
-        return Looked(dealt_with=schedule.dealt_with, chosen=len(chosen), active=len(active))
+        return Looked(dealt_with=schedule.dealt_with, chosen=len(chosen))
     since = _since(schedule, at)
     due, wake_at = _due(schedule, chosen, since, at)
 
     names = {run.name for run in runs}
-    busy = {run.node for run in active}
+    busy = {run.node for run in runs if not run.ended}
     create: list[Create] = []
     done, waits = [schedule.dealt_with and since], []
     for each in due:
@@ -117,7 +114,6 @@ def reconcile(
         dealt_with=dealt_with,
         wake_at=wake_at,
         chosen=len(chosen),
-        active=len(active),
     )
 
 
@@ -207,7 +203,7 @@ def _old(
 
 
 def status(
-    schedule: Schedule, looked: Looked, at: datetime, *, created: int = 0, refused: str | None = None
+    schedule: Schedule, looked: Looked, at: datetime, *, active: int, refused: str | None = None
 ) -> tuple[SetStatus, ...]:
     """Return the status to be said of *schedule*, nothing where it is said already.
 
@@ -215,11 +211,11 @@ def status(
         schedule: As it was looked at.
         looked: What was done since.
         at: Now.
-        created: How many of the runs were created.
+        active: How many of its runs have not ended by now.
         refused: Why the API server refused a run, or None.
     """
     value, reason, message = _standing(schedule, looked, refused)
-    said: dict[str, Any] = {"active": looked.active + created}
+    said: dict[str, Any] = {"active": active}
     if looked.dealt_with is not None:
         said["lastScheduleTime"] = rfc3339(looked.dealt_with)
     coming = None if schedule.suspended else schedule.times.next(at)

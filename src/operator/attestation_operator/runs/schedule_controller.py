@@ -145,6 +145,7 @@ class Schedules:
         if term is not self._term or self._listed_at is None or at >= self._listed_at + ALL_KEPT:
             await self._list()
             self._term, self._listed_at = term, at
+            at = self._now()  # it took its time, and what was noted meanwhile is looked at now
         for key, known in list(self._schedules.items()):
             if known.wake_at is None or known.wake_at > at or self._schedules.get(key) is not known:
                 continue
@@ -168,13 +169,12 @@ class Schedules:
         if schedule is None:
             return
         known.dealt_with = schedule.dealt_with
-        runs = self._of.get((key.namespace, schedule.target.uid), {})
+        runs = self._of.setdefault((key.namespace, schedule.target.uid), {})
         looked = reconcile(schedule, await self._candidates(at), list(runs.values()), at)
-        created, refused = 0, None
+        refused: str | None = None
         for each in looked.create:
             try:
                 await self._around.executor.apply([each])
-                created += 1
             except ObjectExists:
                 # Another leader was faster, or we were, before a watch told of it; or somebody who wants it not asked.
                 if (other := await self._not_ours(each)) is not None:
@@ -184,7 +184,8 @@ class Schedules:
                 refused = str(e)
                 continue
             self._created(each)
-        await self._around.executor.apply(status(schedule, looked, at, created=created, refused=refused))
+        active = sum(not run.ended for run in runs.values())
+        await self._around.executor.apply(status(schedule, looked, at, active=active, refused=refused))
         known.dealt_with = looked.dealt_with
         await self._around.executor.apply(looked.prune)
         if (
@@ -251,6 +252,7 @@ class Schedules:
         gone = [key for key in (*self._schedules, *self._runs) if key not in found]
         for key, raw in {**dict.fromkeys(gone), **found, **newer}.items():
             self.note(key, raw)
+        self._of = {whose: runs for whose, runs in self._of.items() if runs}
         for known in self._schedules.values():
             known.wake_at = self._now()
         self._nodes_at = None

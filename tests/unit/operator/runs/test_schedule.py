@@ -272,7 +272,8 @@ def test_what_is_not_sealed_stays_for_a_day() -> None:
 def said(raw: dict[str, Any], at: datetime, *runs: dict[str, Any], **more: Any) -> dict[str, Any] | None:
     """Return the status that is written, None where none is."""
     looked = look(raw, at, *runs)
-    found = status(read_schedule(raw), looked, at, created=len(looked.create), **more)
+    active = len(looked.create) + sum(not run.ended for run in _read(runs))
+    found = status(read_schedule(raw), looked, at, active=active, **more)
     assert all(isinstance(each, SetStatus) for each in found)
     return dict(found[0].status) if found else None
 
@@ -354,7 +355,7 @@ class Fleet:
         looked = reconcile(schedule, self.nodes, _read(self.runs.values()), at)
         writes: list[Any] = [
             *looked.create,
-            *status(schedule, looked, at, created=len(looked.create)),
+            *status(schedule, looked, at, active=len(looked.create)),
             *looked.prune,
         ]
         for each in writes[:ends_after]:
