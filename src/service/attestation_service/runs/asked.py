@@ -49,7 +49,7 @@ class Asked:
 
 def asked_by(run: Run, attempt: RunAttempt) -> Asked:
     """Return what *run* asks with *attempt*."""
-    policy, enforced = _policy(run.policy, run.backend)
+    policy, enforced = policy_in(run.policy, run.backend)
     return Asked(
         run=run, attempt=attempt, policy=policy, enforced=enforced, nonce=nonce_of(run, attempt.random)
     )
@@ -61,8 +61,12 @@ def nonce_of(run: Run, random: bytes) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _policy(text: str | None, backend: str) -> tuple[Policy, bool]:
-    """Return a policy and whether it is enforced; a pure function of its text, therefore remembered."""
+def policy_in(text: str | None, backend: str) -> tuple[Policy, bool]:
+    """Return the policy that *text* is, and whether it is enforced; a pure function, therefore remembered.
+
+    Raises:
+        PolicyInvalid: Nothing can be judged by it.
+    """
     spec: dict[str, Any] | None = json.loads(text) if text is not None else None
     return policy_of(spec, backend=backend), spec is not None and spec.get("mode") != "report"
 

@@ -7,6 +7,7 @@ one where the last ended unanswered. The challenge itself is told to the agent o
 # Algorithms for: digest
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import secrets
@@ -28,7 +29,6 @@ from attestation.errors import (
     RunUnknown,
 )
 from attestation.reference import identifier
-from attestation.reference.attestation_policy import policy_of
 from attestation.store import RateLimit, Run, RunAttempt, Tx
 from attestation.wire import canonical_json
 from attestation_service.auth import Controller, ControllerDep
@@ -59,7 +59,8 @@ async def open_run(uid: RunUID, request: RunOpen, *, res: Res, who: ControllerDe
         ChallengeExpired: Its deadline was over before it was opened.
     """
     at = res.clock.now()
-    run = _run(uid, request, who, at)
+    # Beside the loop: a policy may list hundreds of values.
+    run = await asyncio.to_thread(_run, uid, request, who, at)
     before = await res.store.read(lambda tx: _before(tx, run))
     if before is not None and not _is_over(before[1], before[0], at):
         return _opened(*before)
@@ -142,6 +143,7 @@ def _run(uid: str, request: RunOpen, who: Controller, at: datetime) -> Run:
     if request.deadline > at + LONGEST:
         raise RequestInvalid(f"deadline: more than {LONGEST.seconds} s from now; compare the clocks")
     said = request.model_dump(mode="json")
+    policy = canonical_json(request.policy).decode() if request.policy is not None else None
     return Run(
         run_id=secrets.token_bytes(asked.ID_BYTES).hex(),
         cluster_id=cluster_id,
@@ -152,10 +154,10 @@ def _run(uid: str, request: RunOpen, who: Controller, at: datetime) -> Run:
         node_uid=request.node_uid,
         backend=request.backend,
         nonce=request.nonce,
-        policy=canonical_json(request.policy).decode() if request.policy is not None else None,
+        policy=policy,
         policy_source=request.policy_source,
         policy_name=request.policy_name,
-        policy_id=identifier(policy_of(request.policy, backend=request.backend)),
+        policy_id=identifier(asked.policy_in(policy, request.backend)[0]),
         content_sha256=hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest(),
         opened_at=at,
         deadline=request.deadline,
