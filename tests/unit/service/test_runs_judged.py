@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from attestation.errors import MachineChanged
+from attestation.machines import Role
 from attestation.report_data import report_data
 from attestation.store import Tx
 from attestation.wire import b64decode, b64encode
@@ -292,6 +293,18 @@ async def test_a_machine_that_is_only_registered_may_be_verified(service: Servic
     await service.introduce(node)
     await service.act(node, "approve", {"role": "worker-app", "hostname": "w-1"})
     assert (await judged(service, node, opening(service, pinning(node))))["verdict"] == "verified"
+
+
+async def test_how_well_a_machine_is_vouched_for(service: Service) -> None:
+    """What its role demands fails a run that enforces, and is told by one that only records."""
+    node = await admitted(service)
+    machine = await service.store.read(lambda tx: tx.machines.require(node.machine_id))
+    await service.store.write(lambda tx: tx.machines.update(machine, role=Role.CONTROLPLANE))
+    for name, policy, verdict in (("1", pinning(node), "failed"), ("2", None, "indeterminate")):
+        found = await judged(service, node, opening(service, policy, name=name), name)
+        assert found["verdict"] == verdict, found["checks"]
+        outcome = "fail" if policy else "skipped"
+        assert checks(found, outcome).get("assurance", "") == ("machine-not-allowed" if policy else None)
 
 
 async def test_a_run_changes_nothing_of_the_machine(service: Service) -> None:
