@@ -213,7 +213,7 @@ def read_block(shown: str, value: object) -> Mapping[str, object]:
             found[path] = as_read
         else:
             inner = block.paths[path]
-            found[inner] = [written] if inner in _SINGLE else written
+            found[inner] = [written] if inner in _SINGLE else block.table.members[path].type.whole(written)
     return found
 
 

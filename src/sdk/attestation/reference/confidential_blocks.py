@@ -46,6 +46,7 @@ _U16: Final = number(0, 0xFFFF)
 _U32: Final = number(0, 0xFFFF_FFFF)
 _BITS: Final = number(0, MAX_SAFE)
 _DAYS: Final = number(0, 36_500)
+_NO_BITS: Final = {"value": "00" * 8, "mask": "00" * 8}
 
 
 def _id_block(values: dict[str, Any]) -> None:
@@ -135,10 +136,12 @@ TDX: Final = Table(
         "xfam": Member(
             about="XFAM, hex as evidence shows it; bits outside of mask are not compared",
             type=masked(8, Masked),
+            idle=_NO_BITS,
         ),
         "td_attributes": Member(
             about="TDATTRIBUTES, hex as evidence shows it; bits outside of mask are not compared",
             type=masked(8, Masked),
+            idle=_NO_BITS,
         ),
         "allow_debug": Member(
             about="The guest may be one whose memory the host reads", type=FLAG, loosens=True

@@ -34,10 +34,12 @@ class Type:
     Args:
         read: Path, and value as JSON has it -> the value as rules keep it; raises `PolicyInvalid`.
         schema: The same, as JSON Schema.
+        whole: A value that was read, as JSON has it -> the same with what it leaves out, where that is written out.
     """
 
     read: Callable[[str, object], object]
     schema: Schema
+    whole: Callable[[Any], object] = lambda value: value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +284,12 @@ def minima(components: Mapping[str, tuple[str, ...]]) -> Type:
         | {"properties": {name: {"description": f"Lowest {name}"} | level_type.schema for name in names}}
         for line, names in components.items()
     }
-    return Type(read, stating() | {"properties": lines})
+
+    def whole(value: Mapping[str, Mapping[str, int]]) -> object:
+        # A component that is not named may be anything; its line is named all the same, and no other is accepted.
+        return {line: {**dict.fromkeys(components[line], 0), **levels} for line, levels in value.items()}
+
+    return Type(read, stating() | {"properties": lines}, whole)
 
 
 def _date(path: str, value: object) -> object:
