@@ -110,6 +110,13 @@ def test_helm_and_kubernetes_accept_it(values: Document, run: Run, documents: Do
             kubernetes_validate.validate(document, version, strict=True)
 
 
+def test_the_definitions_come_with_it(run: Run) -> None:
+    """Each kind of attestation runs, before all else."""
+    done = run("template", SMALL, "--include-crds")
+    for kind in KINDS:
+        assert f"name: {kind.plural}.{kind.group}\n" in done.stdout
+
+
 def test_nothing_of_it_is_there_before_somebody_wants_it(documents: Documents) -> None:
     """Controller, agent, and each backend of an agent, are off by default."""
     plain = documents(
