@@ -116,7 +116,7 @@ def configuration(webhook: Webhook, name: str, **how: Any) -> dict[str, Any]:
         "objectSelector": {"matchLabels": {LABEL: name}},
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
-        "timeoutSeconds": 5,
+        "timeoutSeconds": 30,
         **how,
     }
     return {"metadata": {"name": name}, "webhooks": [hook]}
