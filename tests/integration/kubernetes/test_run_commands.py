@@ -317,7 +317,7 @@ def test_the_exit_code_is_that_of_the_verdict(
 def test_each_change_is_told_until_the_seal(here: Cluster, typed: Type) -> None:
     """Phases and conditions, each once; the end of the run is not the end."""
     here.run("one")
-    judged = condition("Judged", "Verified")
+    judged = condition("Accepted", "PolicyEnforced")
     emitted = condition("EventsEmitted", "Emitted")
     here.say(RUN, "one", phase="Succeeded", verdict="verified", conditions=[judged])
     sealed = {"conditions": [judged, emitted, condition("Sealed", "Sealed", "ab-0123")]}
@@ -328,7 +328,7 @@ def test_each_change_is_told_until_the_seal(here: Cluster, typed: Type) -> None:
     told = [line.split(maxsplit=1)[1].split()[:2] for line in done.stdout.splitlines()[:-1]]
     assert told == [
         ["phase", "Succeeded"],
-        ["Judged", "True"],
+        ["Accepted", "True"],
         ["EventsEmitted", "True"],
         ["Sealed", "True"],
     ]

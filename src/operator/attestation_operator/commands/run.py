@@ -293,7 +293,6 @@ def bundle(session: Session, place: Place, run: str, file: Path | None) -> None:
     """
     import re
 
-    from attestation_operator.commands.run_api import RunBundles
     from attestation_operator.commands.run_follow import read
 
     async def found(asked: Asked) -> str:
@@ -303,7 +302,7 @@ def bundle(session: Session, place: Place, run: str, file: Path | None) -> None:
     whole = re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", run)
     uid = run if whole else ask(place, found)
     with session.client() as client:
-        sealed = client.ask(RunBundles.bundle, uid)
+        sealed = client.run_bundle(uid)
     file = file or Path(f"{run}.intoto.jsonl")
     if str(file) == "-":
         sys.stdout.buffer.write(sealed)

@@ -46,15 +46,9 @@ async def read(asked: Asked, name: str) -> Raw:
 
 def is_settled(run: Raw) -> bool:
     """Return whether nothing more becomes of *run*: it ended, its events are written, its seal is decided."""
-    sealed = words.condition(run, "Sealed")
-    return (
-        words.has_ended(run)
-        and words.condition(run, "EventsEmitted").get("status") == "True"
-        and (sealed.get("status") == "True" or sealed.get("reason") in NEVER_SEALED)
-    )
+    from attestation_operator.runs.objects import read_run
 
-
-NEVER_SEALED: Final = frozenset({"NothingToSeal", "ResultGone"})
+    return words.has_ended(run) and read_run(run).is_complete
 
 
 async def follow(asked: Asked, name: str, *, to_the_seal: bool) -> AsyncGenerator[Raw, None]:

@@ -14,6 +14,7 @@ from attestation.clock import parse_rfc3339
 from attestation_operator.crds.schedules import ScheduleSpec
 from attestation_operator.durations import parse_duration
 from attestation_operator.objects import RUN, SCHEDULE, Raw, Target
+from attestation_operator.runs import objects
 from attestation_operator.runs.schedule_times import Times, TimesInvalid, cron, repeated
 
 Backend = Literal["tpm", "sev-snp", "tdx"]
@@ -30,8 +31,6 @@ MANAGED: Final[Mapping[str, str]] = {"app.kubernetes.io/managed-by": "attestatio
 SCHEDULED_AT: Final = "security.ugallu.io/scheduled-at"
 """Annotation of a Run: the instant at which it was due, RFC 3339."""
 
-NEVER_SEALED: Final = frozenset({"NothingToSeal", "ResultGone"})
-"""Reasons of the condition Sealed with which a run is complete without a seal."""
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -104,7 +103,7 @@ class ScheduledRun:
         phase: As its status has it, empty at first.
         scheduled_at: When it was due.
         ended_at: When it ended, where it says so.
-        settled: Its events are written and its bundle is sealed, or there is nothing to seal.
+        settled: It has ended, and all was written that comes of it.
     """
 
     target: Target
@@ -172,8 +171,6 @@ def read_run(raw: Raw) -> ScheduledRun | None:
     uid = next((each["uid"] for each in metadata.get("ownerReferences") or () if _is_schedule(each)), None)
     if uid is None:
         return None
-    said = {each["type"]: each for each in status.get("conditions") or ()}
-    sealed = said.get("Sealed", {})
     due = _instant((metadata.get("annotations") or {}).get(SCHEDULED_AT))
     return ScheduledRun(
         target=Target.of(RUN, raw),
@@ -183,9 +180,15 @@ def read_run(raw: Raw) -> ScheduledRun | None:
         phase=status.get("phase") or "",
         scheduled_at=due or parse_rfc3339(metadata["creationTimestamp"]),
         ended_at=_instant(status.get("completionTime")),
-        settled=said.get("EventsEmitted", {}).get("status") == "True"
-        and (sealed.get("status") == "True" or sealed.get("reason") in NEVER_SEALED),
+        settled=_is_settled(raw, status),
     )
+
+
+def _is_settled(raw: Raw, status: Raw) -> bool:
+    try:
+        return status.get("phase") in ENDED and objects.read_run(raw).is_complete
+    except ValueError:
+        return False  # words that are none of ours: it waits its day
 
 
 def _is_schedule(owner: Raw) -> bool:

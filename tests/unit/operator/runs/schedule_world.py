@@ -69,7 +69,10 @@ def ended(raw: dict[str, Any], phase: str, at: datetime, *, settled: bool = True
     status = {
         "phase": phase,
         "completionTime": rfc3339(at),
-        "conditions": [{"type": each, "status": said} for each in ("EventsEmitted", "Sealed")],
+        "conditions": [
+            {"type": "Accepted", "status": "True", "reason": "PolicyEnforced"},
+            *({"type": each, "status": said} for each in ("EventsEmitted", "Sealed")),
+        ],
     }
     return {**raw, "status": status}
 

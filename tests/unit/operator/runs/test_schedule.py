@@ -266,6 +266,17 @@ def test_what_is_not_sealed_stays_for_a_day() -> None:
     assert len(look(raw, AT + UNSEALED_KEPT, *runs).prune) == 1
 
 
+def test_what_was_never_asked_has_nothing_to_wait_for() -> None:
+    """A schedule whose policy is missing would pile up runs otherwise; one with words of others waits its day."""
+    (run,) = history("Failed", settled=False)
+    raw = at_hour(0, history={"succeeded": 0, "failed": 0}, every="1000h")
+    accepted = run["status"]["conditions"][0]
+    accepted |= {"status": "False", "reason": "PolicyNotFound"}
+    assert len(look(raw, later(seconds=1), run).prune) == 1
+    accepted |= {"status": "True", "reason": "Strange"}
+    assert look(raw, later(seconds=1), run).prune == ()
+
+
 # What is said
 
 
