@@ -5,29 +5,20 @@ An API server from 1.29 on refuses most of what is refused here (CEL). An older 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ValidationError
 
 from attestation.api.runs import RunOpen
 from attestation.errors import PolicyInvalid
 from attestation.reference.attestation_policy import policy_of
+from attestation_operator.crds.runs import RunSpec
+from attestation_operator.durations import parse_duration
 from attestation_operator.objects import Key, Raw
 from attestation_operator.runs.objects import Reason, Run, Standing
-
-DEFAULT_TIMEOUT: Final = "2m"
-SHORTEST: Final = timedelta(seconds=5)
-LONGEST: Final = timedelta(minutes=5)
-MIN_NONCE, MAX_NONCE = 16, 128
-
-_DURATION: Final = re.compile(r"(?:[0-9]{1,6}(?:\.[0-9]{1,6})?(?:ms|s|m|h))+")
-_PART: Final = re.compile(r"([0-9.]+)(ms|s|m|h)")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
 
 class NotAsked(Exception):
     """The run asks for what cannot be asked.
@@ -57,13 +48,6 @@ class Asked:
     timeout: timedelta
 
 
-def duration(text: str) -> timedelta | None:
-    """Read a Go duration of hours, minutes, seconds and milliseconds; None where it is none."""
-    if not _DURATION.fullmatch(text):
-        return None
-    return timedelta(seconds=sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text)))
-
-
 def read(run: Run, objects: Mapping[Key, Raw | None]) -> Asked:
     """Return what *run* asks for.
 
@@ -74,15 +58,15 @@ def read(run: Run, objects: Mapping[Key, Raw | None]) -> Asked:
     Raises:
         NotAsked: It cannot be asked.
     """
-    # 1. The rules that an API server may not know.
-    nonce = run.spec.get("nonce")
-    if nonce is not None and not (isinstance(nonce, str) and MIN_NONCE <= len(nonce) <= MAX_NONCE):
-        raise NotAsked(Reason.POLICY_INVALID, f"spec.nonce: {MIN_NONCE} to {MAX_NONCE} characters")
-    timeout = duration(str(run.spec.get("timeout") or DEFAULT_TIMEOUT))
-    if timeout is None or not SHORTEST <= timeout <= LONGEST:
-        raise NotAsked(Reason.POLICY_INVALID, "spec.timeout: a Go duration from 5s to 5m")
-    if run.policy is not None and run.spec.get("policy") is not None:
-        raise NotAsked(Reason.POLICY_INVALID, "spec: policy and policyRef exclude each other")
+    # 1. The rules of the kind, which an API server may not know.
+    try:
+        spec = RunSpec.model_validate(run.spec)
+    except ValidationError as e:
+        first = e.errors(include_url=False, include_input=False)[0]
+        at = ".".join(("spec", *map(str, first["loc"])))
+        is_node = first["loc"][:1] == ("targetNodeName",)
+        reason = Reason.NODE_NOT_FOUND if is_node else Reason.POLICY_INVALID
+        raise NotAsked(reason, f"{at}: {first['msg']}") from None
     # 2. The policy, as it is now: what was edited is another policy.
     document: Mapping[str, Any] | None = run.spec.get("policy")
     if run.policy is not None:
@@ -95,9 +79,9 @@ def read(run: Run, objects: Mapping[Key, Raw | None]) -> Asked:
     except PolicyInvalid as e:
         raise NotAsked(Reason.POLICY_INVALID, str(e)) from None
     # 3. The Node.
-    if not run.node_name or objects[run.node] is None:
+    if objects[run.node] is None:
         raise NotAsked(Reason.NODE_NOT_FOUND, f"Node {run.node_name!r}")
-    return Asked(document=document, standing=_standing(document), timeout=timeout)
+    return Asked(document=document, standing=_standing(document), timeout=parse_duration(spec.timeout))
 
 
 def _standing(document: Mapping[str, Any] | None) -> Standing:

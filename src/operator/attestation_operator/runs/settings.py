@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from attestation.api.base import CLUSTER_ID_PATTERN
-from attestation_operator.runs.asked import duration
+from attestation_operator.durations import parse_duration
 from attestation_operator.settings import BoundSettings, LeaderSettings
 
 
@@ -33,14 +33,11 @@ class RunSettings(LeaderSettings, BoundSettings):
     @field_validator("result_ttl")
     @classmethod
     def _ttl(cls, text: str) -> str:
-        found = duration(text)
-        if found is None or not timedelta(minutes=1) <= found <= timedelta(days=3660):
-            raise ValueError("must be a duration like 168h, at least 1m")
+        if not timedelta(minutes=1) <= parse_duration(text) <= timedelta(days=3660):
+            raise ValueError("must be from 1m to ten years")
         return text
 
     @property
     def kept_for(self) -> timedelta:
         """How long Results are kept."""
-        found = duration(self.result_ttl)
-        assert found is not None
-        return found
+        return parse_duration(self.result_ttl)

@@ -9,6 +9,7 @@ import pytest
 
 from attestation.api.runs import RunResult
 from attestation.clock import rfc3339
+from attestation_operator import crds
 from attestation_operator.errors import ObjectChanged
 from attestation_operator.objects import BUNDLE, NODE, POLICY, RESULT, SECURITY_EVENT, Key
 from attestation_operator.runs.objects import Phase, read_run
@@ -530,3 +531,14 @@ def test_a_complete_run_costs_nothing() -> None:
     assert looked.actions == ()
     assert looked.after is None
     assert (world.cluster.reads, len(world.service.asked)) == (reads + 1, asked)
+
+
+@pytest.mark.parametrize("end", [*ENDS, "no agent"])
+def test_what_is_written_is_what_the_kinds_have(end: str) -> None:
+    """An API server drops what no schema knows, and refuses what breaks one."""
+    found = None if end == "no agent" else ENDS[end][0]
+    world = ended(found, nonce="0123456789abcdef")
+    for each in crds.DEFINITIONS:
+        for raw in world.cluster.of(each.kind):
+            each.model.model_validate({name: raw[name] for name in ("spec", "status") if name in raw})
+    assert len(world.cluster.of(SECURITY_EVENT)) == 2
