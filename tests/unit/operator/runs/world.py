@@ -180,6 +180,7 @@ class Service:
     seals_after: int = 0
     at: datetime = AT
     refuses_policy: bool = False
+    uid: str = "uid-run"
 
     def answer(self, ask: Ask, question: RunOpen | RunSeal | None) -> Answer:
         """Answer, or return why not."""
@@ -231,7 +232,7 @@ class Service:
         return RunDetail.model_validate(
             {
                 **told,
-                "uid": "uid-run",
+                "uid": self.uid,
                 "policy_id": "ni:///sha-384;x",
                 "policy_source": self.opened.policy_source,
                 "deadline": self.opened.deadline,
