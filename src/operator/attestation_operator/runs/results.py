@@ -52,7 +52,7 @@ def result_object(
             "namespace": run.namespace,
             "ownerReferences": [run.target.reference],
         },
-        "spec": {key: value for key, value in spec.items() if value is not None},
+        "spec": _present(**spec),
     }
 
 
@@ -67,7 +67,7 @@ def _found(result: RunResult) -> dict[str, Any]:
     checks = [_check(each) for each in result.checks]
     if result.unavailable is not None:
         away = result.unavailable
-        checks.append({"id": "device", "outcome": "unavailable", "code": away.code, "actual": away.detail})
+        checks.append(_present(id="device", outcome="unavailable", code=away.code, actual=away.detail))
     if result.rejected is not None:
         checks.append({"id": "evidence", "outcome": "fail", "code": result.rejected})
     tcb = result.tcb
@@ -108,7 +108,8 @@ def _check(check: RunCheck) -> dict[str, Any]:
 
 
 def _present(**members: Any) -> dict[str, Any]:
-    return {key: value for key, value in members.items() if value is not None}
+    # Kubernetes 1.20 refuses an empty text: it reads it as null.
+    return {key: value for key, value in members.items() if value not in (None, "")}
 
 
 def is_same(there: Raw, wanted: Raw) -> bool:
