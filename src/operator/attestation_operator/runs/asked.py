@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -19,6 +19,9 @@ from attestation_operator.crds.runs import RunSpec
 from attestation_operator.durations import parse_duration
 from attestation_operator.objects import Key, Raw
 from attestation_operator.runs.objects import Reason, Run, Standing
+
+CHANGED: Final = "spec: it was changed after it was created"
+
 
 class NotAsked(Exception):
     """The run asks for what cannot be asked.
@@ -59,6 +62,8 @@ def read(run: Run, objects: Mapping[Key, Raw | None]) -> Asked:
         NotAsked: It cannot be asked.
     """
     # 1. The rules of the kind, which an API server may not know.
+    if run.was_changed:
+        raise NotAsked(Reason.POLICY_INVALID, CHANGED)
     try:
         spec = RunSpec.model_validate(run.spec)
     except ValidationError as e:

@@ -107,6 +107,7 @@ def _has_a_word(run: Run) -> bool:
     """
     return (
         run.source == "ref"
+        and not run.was_changed
         and run.standing is Standing.ENFORCED
         and run.failed_for is not Reason.DEADLINE_EXCEEDED
     )

@@ -16,6 +16,7 @@ from attestation.api.runs import PolicySource
 from attestation.clock import parse_rfc3339, rfc3339
 from attestation_operator.crds.security_events import MAX_FACT, MAX_IP, MAX_ROLES
 from attestation_operator.objects import NODE, POLICY, RESULT, RUN, Key, Raw, Target, clipped
+from attestation_operator.runs.kinds import was_changed
 
 MAX_NAME: Final = 253
 RESULT_SUFFIX: Final = "-result"
@@ -79,12 +80,14 @@ class Run:
         target: Which one, and when it was so.
         spec: As it stands there.
         status: Likewise; empty before the first word of ours.
+        was_changed: Its spec is not what was created, which an API server with rules in CEL does not let happen.
     """
 
     target: Target
     generation: int
     spec: Raw
     status: Raw
+    was_changed: bool = False
 
     @property
     def name(self) -> str:
@@ -232,6 +235,7 @@ def read_run(raw: Raw) -> Run:
         generation=int(raw["metadata"].get("generation") or 1),
         spec=raw.get("spec") or {},
         status=raw.get("status") or {},
+        was_changed=was_changed(raw),
     )
 
 

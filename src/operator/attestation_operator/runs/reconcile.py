@@ -47,6 +47,9 @@ def reconcile(case: Case) -> Looked:
         match case.run.phase:
             case Phase.NEW:
                 return _accept(case)
+            case (Phase.PENDING | Phase.RUNNING) if case.run.was_changed:
+                # Whatever is judged now is an answer to another question than the one that stands there.
+                return _fail(case, Reason.POLICY_INVALID, asked.CHANGED)
             case Phase.PENDING:
                 return _open(case)
             case Phase.RUNNING:

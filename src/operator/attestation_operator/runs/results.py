@@ -17,6 +17,10 @@ from attestation_operator.objects import RESULT, Raw, Target
 from attestation_operator.runs.objects import Reason, Run, later
 
 SOONEST_SECONDS: Final = 1.0
+JUDGED: Final = frozenset(
+    {None, Reason.DEVICE_UNAVAILABLE, Reason.EVIDENCE_REJECTED, Reason.VERDICT_FAILED}
+)
+"""Why a run ended that the service judged."""
 
 
 def result_object(
@@ -28,10 +32,9 @@ def result_object(
         run: Whose. It owns the Result: with it, the Result goes.
         detail: What the service says of the run.
         attempt: The one that was judged, or the last one.
-        reason: Why the run failed; of one that ended by its deadline nothing else counts.
+        reason: Why the run failed; of one that ended without a verdict nothing else counts.
     """
-    by_deadline = reason in (Reason.AGENT_ABSENT, Reason.DEADLINE_EXCEEDED)
-    found = None if by_deadline or attempt.result is None else _found(attempt.result)
+    found = None if reason not in JUDGED or attempt.result is None else _found(attempt.result)
     spec: dict[str, Any] = {
         "derivedFromRun": {"name": run.name, "uid": run.uid},
         "backend": run.backend,

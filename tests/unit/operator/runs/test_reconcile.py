@@ -12,6 +12,7 @@ from attestation.clock import rfc3339
 from attestation_operator import crds
 from attestation_operator.errors import ObjectChanged
 from attestation_operator.objects import BUNDLE, NODE, POLICY, RESULT, SECURITY_EVENT, Key
+from attestation_operator.runs.node_action import NodeAction
 from attestation_operator.runs.objects import Phase, read_run
 from tests.unit.operator.runs.world import (
     AT,
@@ -125,6 +126,26 @@ def test_what_cannot_be_asked_fails_at_once_and_is_no_detection(how: dict[str, A
     assert world.said == {"Accepted": ("False", reason), "Failed": ("True", reason)}
     assert world.service.asked == []
     assert world.cluster.of(SECURITY_EVENT) == world.cluster.of(RESULT) == []
+
+
+@pytest.mark.parametrize("phase", ["", "Pending", "Running"])
+def test_a_spec_that_is_edited_ends_the_run(phase: str) -> None:
+    """An API server before 1.25 lets that happen: what was judged would be an answer to another question."""
+    world = World(source="inline")
+    for _ in ("", "Pending", "Running")[: ("", "Pending", "Running").index(phase)]:
+        world.look()
+    assert world.status.get("phase", "") == phase
+    world.choose(NodeAction.TAINT)
+    world.run["spec"]["policyRef"] = {"name": "prod"}
+    del world.run["spec"]["policy"]
+    world.run["metadata"]["generation"] = 2
+    if world.service.attempts:
+        world.service.judge(result("verified", source="inline"))
+    world.settle()
+    assert world.said["Failed"] == ("True", "PolicyInvalid")
+    assert "taints" not in world.node.get("spec", {})
+    if phase == "Running":
+        assert world.result["spec"]["verdict"] == "indeterminate"
 
 
 def test_the_seeds_example_works_as_written() -> None:
