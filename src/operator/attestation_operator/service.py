@@ -118,7 +118,7 @@ class HTTPService:
 
     async def seal_run(self, uid: str, request: RunSeal) -> RunBundle:
         """Have event, result, policy and evidence of a run sealed; return how far the seal is."""
-        raise ServiceAway(f"{uid}: the service has no route for {request.bundle_name} yet")
+        return await self._ask("seal_run", lambda: self._service.seal_run(uid, request))
 
     async def reachable(self) -> str | None:
         """Return None where the service answers that it can decide, else why it is as good as away."""

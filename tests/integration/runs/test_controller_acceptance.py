@@ -190,7 +190,9 @@ def test_c11_the_timeout_is_enforced(
     clock = Ahead()
     run = ready.run(ready.node(), policyRef={"name": ready.policy()}, timeout="2m")
     with running(kube, service.url, tmp_path, clock=clock):
-        until(lambda: ready.get(path(RUN, run["metadata"]["name"])).get("status", {}).get("phase") == "Running")
+        until(
+            lambda: ready.get(path(RUN, run["metadata"]["name"])).get("status", {}).get("phase") == "Running"
+        )
         assert ready.types(run) == [STARTED]
         clock.seconds = 121
         ended = ready.ended(run)

@@ -14,6 +14,7 @@ from attestation_operator.runs.cases import Answer, Ask, Case, Looked, ended_pau
 from attestation_operator.runs.objects import (
     NOTHING_TO_SEAL,
     RESULT_GONE,
+    SEAL_REFUSED,
     Condition,
     Reason,
     Run,
@@ -162,7 +163,7 @@ def _seal(case: Case, result: Raw | None) -> Looked:
     if sealed is None:
         return Looked(ask=Ask.SEAL, question=bundles.seal_request(bundle, event, result))
     if not isinstance(sealed, RunBundle):
-        return _waits_for_the_service(case, sealed)
+        return _unsealed(case, sealed)
     actions: list[Action] = []
     status = bundles.bundle_status(bundle, sealed, at=case.at)
     if status is not None:
@@ -174,6 +175,17 @@ def _seal(case: Case, result: Raw | None) -> Looked:
     )
     step = write(case, said(Condition.SEALED, bundles.SEALED, bundle_key.name))
     return replace(step, actions=(*actions, *step.actions))
+
+
+def _unsealed(case: Case, answer: Answer) -> Looked:
+    """Say that the service seals nothing, where it says so; it may another time, as when it was mended."""
+    waits = _waits_for_the_service(case, answer)
+    assert isinstance(answer, AttestationError)
+    there = case.run.condition(Condition.SEALED)
+    if isinstance(answer, Unavailable) or there.get("reason") == SEAL_REFUSED:
+        return waits
+    refused = write(case, said(Condition.SEALED, SEAL_REFUSED, f"{answer.code}: {answer}", true=False))
+    return replace(waits, actions=refused.actions)
 
 
 def _waits_for_the_service(case: Case, answer: Answer) -> Looked:

@@ -68,6 +68,7 @@ SERVICE_UNAVAILABLE: Final = "ServiceUnavailable"
 """Reason of the condition Judged while the service is away."""
 NOTHING_TO_SEAL: Final = "NothingToSeal"
 RESULT_GONE: Final = "ResultGone"
+SEAL_REFUSED: Final = "SealRefused"
 NEVER_SEALED: Final = frozenset({NOTHING_TO_SEAL, RESULT_GONE})
 """Reasons of the condition Sealed, with which a run is complete without a seal."""
 

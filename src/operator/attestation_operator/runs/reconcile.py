@@ -47,7 +47,7 @@ def reconcile(case: Case) -> Looked:
         match case.run.phase:
             case Phase.NEW:
                 return _accept(case)
-            case (Phase.PENDING | Phase.RUNNING) if case.run.was_changed:
+            case Phase.PENDING | Phase.RUNNING if case.run.was_changed:
                 # Whatever is judged now is an answer to another question than the one that stands there.
                 return _fail(case, Reason.POLICY_INVALID, asked.CHANGED)
             case Phase.PENDING:

@@ -17,9 +17,7 @@ from attestation_operator.objects import RESULT, Raw, Target
 from attestation_operator.runs.objects import Reason, Run, later
 
 SOONEST_SECONDS: Final = 1.0
-JUDGED: Final = frozenset(
-    {None, Reason.DEVICE_UNAVAILABLE, Reason.EVIDENCE_REJECTED, Reason.VERDICT_FAILED}
-)
+JUDGED: Final = frozenset({None, Reason.DEVICE_UNAVAILABLE, Reason.EVIDENCE_REJECTED, Reason.VERDICT_FAILED})
 """Why a run ended that the service judged."""
 
 
@@ -70,7 +68,8 @@ def _found(result: RunResult) -> dict[str, Any]:
     checks = [_check(each) for each in result.checks]
     if result.unavailable is not None:
         away = result.unavailable
-        checks.append(_present(id="device", outcome="unavailable", code=away.code, actual=away.detail))
+        actual = away.detail or away.code
+        checks.append({"id": "device", "outcome": "unavailable", "code": away.code, "actual": actual})
     if result.rejected is not None:
         checks.append({"id": "evidence", "outcome": "fail", "code": result.rejected})
     tcb = result.tcb
@@ -111,8 +110,7 @@ def _check(check: RunCheck) -> dict[str, Any]:
 
 
 def _present(**members: Any) -> dict[str, Any]:
-    # Kubernetes 1.20 refuses an empty text: it reads it as null.
-    return {key: value for key, value in members.items() if value not in (None, "")}
+    return {key: value for key, value in members.items() if value is not None}
 
 
 def is_same(there: Raw, wanted: Raw) -> bool:

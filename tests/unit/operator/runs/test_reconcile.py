@@ -530,6 +530,21 @@ def test_a_seal_is_asked_for_until_it_is_whole() -> None:
     assert bundle["metadata"]["name"] == event["metadata"]["name"].replace("se-", "ab-")
 
 
+def test_a_seal_that_is_refused_is_said_and_asked_for_again() -> None:
+    """What the service finds other than it was judged nobody seals; the run says so."""
+    world = World()
+    world.service.refuses_seals = True
+    world.through(result())
+    assert world.said["Sealed"] == ("False", "SealRefused")
+    written = world.actions
+    world.pass_(3600)
+    assert world.look().after == 600
+    assert world.actions == written
+    world.service.refuses_seals = False
+    world.settle()
+    assert world.said["Sealed"] == ("True", "Sealed")
+
+
 def test_a_result_that_has_gone_ends_the_wait_for_its_seal() -> None:
     """It was kept for its time; it is not written again."""
     world = World()

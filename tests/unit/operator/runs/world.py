@@ -180,6 +180,7 @@ class Service:
     seals_after: int = 0
     at: datetime = AT
     refuses_policy: bool = False
+    refuses_seals: bool = False
     uid: str = "uid-run"
 
     def answer(self, ask: Ask, question: RunOpen | RunSeal | None) -> Answer:
@@ -195,6 +196,8 @@ class Service:
         if ask is Ask.LOOK:
             return self._detail()
         assert isinstance(question, RunSeal)
+        if self.refuses_seals:
+            return _refused("run-differs")
         self.sealed += 1
         if self.sealed <= self.seals_after:
             return RunBundle(phase="Signed", statement_digest="sha256:" + "ab" * 32, key_id="k", signed_at=AT)
