@@ -208,6 +208,8 @@ class Service:
             return PolicyInvalid("no")
         if self.opened is not None and self.opened != question:
             return _refused("run-differs")
+        if self.opened is None and self.at >= question.deadline:
+            return _refused("challenge-expired")
         self.opened = question
         if not self.attempts or self.attempts[-1].state == "expired":
             number = len(self.attempts) + 1
