@@ -40,6 +40,7 @@ LONG = {
     "capacity": "tests.bench.capacity",
     "dashboard": "tests.bench.dashboard",
     "dashboard-postgresql": "tests.bench.dashboard_postgresql",
+    "node_runs": "tests.bench.node_runs",
 }
 """Run by name only: each takes minutes, and has a section of RESULTS.md."""
 

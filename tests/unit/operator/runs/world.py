@@ -27,7 +27,7 @@ from attestation.api.runs import (
 )
 from attestation.client import APIError
 from attestation.errors import AttestationError, PolicyInvalid
-from attestation_operator.actions import Action, Create, Delete, MergeStatus, PatchNode
+from attestation_operator.actions import Action, Create, Delete, MergeStatus, PatchNode, SetStatus
 from attestation_operator.errors import ObjectChanged, ObjectExists, ServiceAway
 from attestation_operator.objects import NODE, POLICY, RESULT, RUN, RUNS_GROUP, SECURITY_EVENT, Key, Kind, Raw
 from attestation_operator.runs.cases import Answer, Ask, Case, Chosen, Looked, Objects
@@ -106,6 +106,8 @@ class Cluster:
                 # An API server would drop or refuse what a kind does not know.
                 assert action.kind.group != RUNS_GROUP or faults(action.kind, action.raw) == ()
                 self.put(action.kind, action.raw)
+            case SetStatus():
+                self.objects[action.target.key]["status"] = copy.deepcopy(dict(action.status))
             case Delete() | MergeStatus() | PatchNode():
                 there = self.objects.get(action.target.key)
                 if there is None:
