@@ -1,4 +1,4 @@
-"""Attestation runs that the controller takes to their end: 50 nodes with two backends at once; then 1,000 that have ended.
+"""Attestation runs that the controller takes to their end: 50 nodes with two backends at once; then 1,000 kept.
 
 The controller is a process of its own. Our Kubernetes API and the service, whose agents answer at once, share another.
 """

@@ -256,5 +256,3 @@ async def test_duties_of_one_program_are_told_of_their_kinds() -> None:
     assert await whole.handle(run, None) == 4
     assert await whole.handle(outcome, None) is None
     assert (one.told, two.told, three.told) == ([run], [run], [outcome])
-
-

@@ -105,6 +105,8 @@ def test_a_run_is_accepted_opened_and_told_before_it_runs() -> None:
         ({"policy": {"tpm": {"pcrs": {"24": "ab" * 32}}}, "source": "inline"}, "PolicyInvalid"),
         ({"policy": {}, "source": "inline"}, "PolicyInvalid"),
         ({"policyRef": {"name": "prod"}, "extra": True}, "PolicyInvalid"),
+        # It enforces, and has no reference value of this backend.
+        ({"backend": "tdx"}, "PolicyInvalid"),
         ({"targetNodeName": "absent"}, "NodeNotFound"),
         ({"targetNodeName": ""}, "NodeNotFound"),
         ({"timeout": "4s"}, "PolicyInvalid"),
