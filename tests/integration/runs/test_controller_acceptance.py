@@ -70,7 +70,7 @@ def test_c3_a_policy_is_named_and_found(
         assert said(absent)["Failed"] == ("True", "PolicyNotFound")
         first = ready.ended(ready.run(node, policyRef={"name": policy}))
         assert first["status"]["phase"] == "Succeeded"
-        before = until(lambda: ready.get(path(POLICY, policy)).get("status"))
+        before = until(lambda: ready.get(path(POLICY, policy)).get("status")) or {}
         assert before["conditions"][0]["status"] == "True"
         edited = {"spec": {"tpm": {"pcrs": {"7": "cd" * 32}}}}
         assert ready.admin.patch(path(POLICY, policy), json=edited, headers=MERGE).status_code == 200
@@ -265,7 +265,7 @@ class Mortal:
         around = Around(
             cluster=cluster,
             executor=self,
-            service=self,  # type: ignore[arg-type]  # by __getattr__
+            service=self,
             clock=SystemClock(),
             health=Health(),
             metrics=metrics,

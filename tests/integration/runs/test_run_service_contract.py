@@ -11,12 +11,13 @@ import secrets
 from collections.abc import Awaitable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import pytest
 
-from attestation.api.runs import RunDetail, RunOpen, RunSeal
+from attestation.api.runs import RunBundle, RunDetail, RunOpen, RunSeal
 from attestation.device import TPM, NodeTPM, open_transport
 from attestation.errors import AttestationError, Unavailable
 from attestation.report_data import run_nonce
@@ -35,7 +36,8 @@ from tests.fixtures.machine import Machine
 from tests.fixtures.over_httpx import OverHTTPX
 from tests.fixtures.run_double import RunDouble, answering, run_double
 from tests.fixtures.runs import NODES, path, prepared, running, said
-from tests.integration.runs.test_acceptance import RULE, Cluster, Node, pinning
+from tests.integration.runs.clusters import RULE, Cluster, Node
+from tests.integration.runs.test_acceptance import pinning
 from tests.unit.operator.runs.world import result
 
 __all__ = ["fake"]
@@ -250,9 +252,13 @@ def test_a_seal_is_whole_in_the_end_and_covers_what_was_judged(side: Side) -> No
     side.answer(name)
     detail: RunDetail = ask(side.service.run(name))
     wanted = sealing(name, detail)
-    sealed = until(
-        lambda: found if (found := ask(side.service.seal_run(name, wanted))).phase == "Sealed" else None
-    )
+
+    def is_sealed() -> bool:
+        found: RunBundle = ask(side.service.seal_run(name, wanted))
+        return found.phase == "Sealed"
+
+    until(is_sealed)
+    sealed: RunBundle = ask(side.service.seal_run(name, wanted))
     assert sealed.log_entry is not None
     assert sealed.archive is not None
     assert ask(side.service.seal_run(name, wanted)) == sealed
@@ -307,9 +313,13 @@ def test_a_run_of_a_node_with_a_tpm_is_verified_and_sealed(fake: FakeKube, tmp_p
         stack.enter_context(running(fake, url, tmp_path, cluster_id="default"))
         good = estate.run(NODE, policyRef={"name": policy}, nonce="0123456789abcdef")
         wrong = estate.run(NODE, policy={"tpm": {"pcrs": {"7": "ab" * 32}}})
+
+        def is_running(run: dict[str, Any]) -> bool:
+            status = estate.get(path(RUN, run["metadata"]["name"])).get("status", {})
+            return bool(status.get("phase") == "Running")
+
         for run in (good, wrong):
-            where = path(RUN, run["metadata"]["name"])
-            until(lambda where=where: estate.get(where).get("status", {}).get("phase") == "Running")
+            until(partial(is_running, run))
             node.answered(run["metadata"]["uid"])
 
         def is_sealed(run: dict[str, Any]) -> bool:
@@ -318,7 +328,7 @@ def test_a_run_of_a_node_with_a_tpm_is_verified_and_sealed(fake: FakeKube, tmp_p
             return "Sealed" in said(estate.get(path(RUN, run["metadata"]["name"])))
 
         for run in (good, wrong):
-            until(lambda run=run: is_sealed(run))
+            until(partial(is_sealed, run))
         verified, failed = estate.ended(good), estate.ended(wrong)
         assert (verified["status"]["phase"], verified["status"]["verdict"]) == ("Succeeded", "verified")
         assert said(failed)["Failed"] == ("True", "VerdictFailed")
