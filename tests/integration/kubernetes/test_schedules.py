@@ -8,10 +8,12 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, cast
 
 import httpx
 import pytest
+import structlog
 
 from attestation.clock import SystemClock
 from attestation_operator import crds
@@ -21,15 +23,19 @@ from attestation_operator.executor import KubernetesExecutor
 from attestation_operator.health import Health
 from attestation_operator.metrics import Metrics
 from attestation_operator.objects import RUN, SCHEDULE, Kind, Raw
+from attestation_operator.program import Program
+from attestation_operator.runs.commands import maker
 from attestation_operator.runs.schedule_controller import Schedules
+from attestation_operator.runs.settings import RunSettings
 from attestation_operator.settings import Settings
-from tests.fixtures.controllers import until
+from tests.fixtures.controllers import Running, until
 from tests.fixtures.kube import FakeKube, KubeAPI, fake, kube, rest
 from tests.unit.operator.doubles import Log
 
 __all__ = ["fake", "kube"]
 
 NODES: Final = "/api/v1/nodes"
+ENDED: Final = {"backend": "tpm", "phase": "Failed", "verdict": "none"}
 NAMES = (f"sched-{number}" for number in itertools.count(1))
 
 
@@ -273,3 +279,30 @@ def test_runs_go_without_a_list_for_each(fake: FakeKube) -> None:
                     assert len(cluster.lists) == 3
 
         run(work)
+
+
+def test_the_program_creates_and_prunes_by_what_its_watches_tell(fake: FakeKube, tmp_path: Path) -> None:
+    """All of `attestation-operator runs`: a run is created, ends (there is no such policy), and goes."""
+    token = tmp_path / "token"
+    token.write_text("token-of-the-pod")
+    with prepared(fake) as here:
+        settings = RunSettings(
+            service_url="http://127.0.0.1:9",
+            kubeconfig=fake.kubeconfig(),
+            namespace="default",
+            token_file=token,
+            metrics_bind_address="127.0.0.1:0",
+            health_probe_bind_address="127.0.0.1:0",
+            cluster_id="default",
+        )
+        running = Running(
+            Program("runs", settings, maker(settings), clock=SystemClock(), log=structlog.get_logger())
+        )
+        try:
+            until(lambda: running.metric("itl_operator_leading") == 1)
+            here.node(f"{here.pool}-one")
+            here.schedule(every="1h", policyRef={"name": "missing"}, history={"succeeded": 0, "failed": 0})
+            until(lambda: running.metric("itl_operator_runs_ended_total", **ENDED) == 1)
+            until(lambda: here.status().get("active") == 0 and here.runs() == [])
+        finally:
+            running.stop()
