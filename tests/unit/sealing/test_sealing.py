@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +46,7 @@ from tests.unit.sealing.seal_kit import (
     detail_of,
     log_with,
     other_signature,
+    places,
     proof_in,
     restated,
     sealed,
@@ -119,15 +119,6 @@ def test_no_flipped_byte_is_accepted() -> None:
         changed[where] ^= 1 << (where % 8)
         with pytest.raises(AttestationError):
             proven(bytes(changed))
-
-
-def places(file: bytes) -> set[int]:
-    """Return where to change a byte of *file*."""
-    found = set(range(len(file)))
-    for run in re.finditer(rb"[A-Za-z0-9+/_=-]{64,}", file):
-        found -= set(range(run.start() + 8, run.end() - 8)) - set(range(run.start(), run.end(), 11))
-    assert len(found) > 2_000
-    return found
 
 
 @pytest.mark.threat("T280")
