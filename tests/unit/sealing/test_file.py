@@ -94,6 +94,7 @@ SIGNATURE = BUNDLE["dsseEnvelope"]["signatures"][0]
         with_key(d="AA"),
         with_key(x="AA"),
         with_key(x="A" * 60),
+        with_key(x=JWK["x"] + "*"),
         with_key(x="A" * 63 + "*"),
         with_key(x=base64.urlsafe_b64encode(b"\xff" * 48).decode()),
         with_line(content="%"),
@@ -119,7 +120,7 @@ def test_sizes_are_looked_at_first() -> None:
     """No line, and no file, is read that is longer than any of ours."""
     with pytest.raises(MalformedEvidence, match="at most"):
         parse(bytes(MAX_FILE_BYTES + 1))
-    with pytest.raises(MalformedEvidence, match="first line"):
+    with pytest.raises(MalformedEvidence, match="first line of"):
         parse(b" " * (file.MAX_BUNDLE_LINE_BYTES + 1) + b"\n" + b"".join(REST))
     # The limit of a subject is that of 16 MiB in base64; a smaller one stands for it here.
     with patch.object(file, "MAX_SUBJECT_LINE_BYTES", len(REST[0]) - 2), pytest.raises(MalformedEvidence):

@@ -121,11 +121,18 @@ async def test_a_service_without_its_key_seals_later(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The phase stays, the reason is told, and it is tried again, not at once."""
+    tried = []
+
+    def away(*_: object, **__: object) -> bytes:
+        tried.append(service.clock.now())
+        raise SignerUnavailable("the token is away")
+
     with monkeypatch.context() as patch:
-        patch.setattr(type(service.resources.signer), "sign_dsse", _raise)
+        patch.setattr(type(service.resources.signer), "sign_dsse", away)
         first = await asked(service, await wanted(service))
         await sealing.advance_due(service.resources)
         assert first == await asked(service, await wanted(service))
+        assert len(tried) == 1
     assert (first["phase"], first["statement_digest"]) == ("Pending", None)
     (failure,) = first["failures"]
     assert (failure["stage"], failure["reason"]) == ("Signed", "signer-unavailable")
@@ -382,6 +389,9 @@ async def test_a_run_that_ended_by_its_deadline_claims_nothing(start: Starter) -
         told="failed",
         reason="DeadlineExceeded",
     )
+    for more in ({"verdict": "verified"}, {"machineID": node.machine_id}, {"measurements": [{}]}):
+        bold = sealing_of(run, late["result"]["spec"] | more, told="failed", reason="DeadlineExceeded")
+        assert (await put(service, bold)).status_code == 409, more
     for kind in ("verified", "indeterminate"):
         good = sealing_of(run, late["result"]["spec"], told=kind, reason="DeadlineExceeded")
         assert (await put(service, good)).status_code == 409

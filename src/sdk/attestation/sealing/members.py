@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
 from attestation.errors import MalformedEvidence
-from attestation.wire import jcs, named_once
+from attestation.wire import jcs
 
 T = TypeVar("T")
 
@@ -21,12 +21,8 @@ def canonical_object(data: bytes, what: str) -> dict[str, Any]:
         MalformedEvidence: It is none, or written otherwise.
     """
     try:
-        found = json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=named_once,
-            parse_float=_refused,
-            parse_constant=_refused,
-        )
+        found = json.loads(data.decode("utf-8"), parse_float=_refused, parse_constant=_refused)
+        # A member that is named twice is not written twice.
         if isinstance(found, dict) and jcs(found) == data:
             return found
     except (ValueError, RecursionError) as e:
