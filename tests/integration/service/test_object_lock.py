@@ -64,6 +64,7 @@ def version_of(url: str) -> dict[str, str]:
     return {"Bucket": bucket, "Key": key, "VersionId": version}
 
 
+@pytest.mark.threat("T280")
 @pytest.mark.usefixtures("credentials")
 def test_what_is_kept_cannot_be_taken_back(endpoint: str, store: Any, bucket: str) -> None:
     """With every right of the bucket: no delete, no bypass, no shorter lock, no weaker one."""

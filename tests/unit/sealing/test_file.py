@@ -52,6 +52,7 @@ def with_key(**members: Any) -> bytes:
 SIGNATURE = BUNDLE["dsseEnvelope"]["signatures"][0]
 
 
+@pytest.mark.threat("T280")
 @pytest.mark.parametrize(
     "data",
     [
