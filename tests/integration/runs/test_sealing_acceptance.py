@@ -32,7 +32,8 @@ from tests.fixtures import object_store
 from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.fixtures.machine import Machine
 from tests.fixtures.tpm import MakeTPM
-from tests.integration.runs.test_acceptance import RULE, Cluster, Node, pinning
+from tests.integration.runs.clusters import RULE, Cluster, Node
+from tests.integration.runs.test_acceptance import pinning
 from tests.unit.sealing.seal_kit import places
 from tests.unit.service.seal_requests import result_spec, sealing_of
 

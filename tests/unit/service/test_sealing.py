@@ -389,7 +389,12 @@ async def test_a_run_that_ended_by_its_deadline_claims_nothing(start: Starter) -
         told="failed",
         reason="DeadlineExceeded",
     )
-    for more in ({"verdict": "verified"}, {"machineID": node.machine_id}, {"measurements": [{}]}):
+    claims_more: tuple[dict[str, Any], ...] = (
+        {"verdict": "verified"},
+        {"machineID": node.machine_id},
+        {"measurements": [{}]},
+    )
+    for more in claims_more:
         bold = sealing_of(run, late["result"]["spec"] | more, told="failed", reason="DeadlineExceeded")
         assert (await put(service, bold)).status_code == 409, more
     for kind in ("verified", "indeterminate"):

@@ -1,6 +1,6 @@
 """Whether what a controller wants sealed is what the service judged: no other verdict can be had sealed.
 
-A Result tells what was judged in its attempt. One that tells nothing, because the run ended by its deadline, is told
+A Result tells what was judged in its attempt. One that tells nothing, because the run ended without a verdict, is told
 beside an `AttestationFailed`: less than was found may be told, and never more.
 """
 
@@ -18,7 +18,9 @@ FAILED: Final = "AttestationFailed"
 INDETERMINATE: Final = "AttestationIndeterminate"
 
 _FOUND: Final = ("machineID", "quote", "signature", "evidence", "measurements", "tcb", "attestationResult")
-_BY_DEADLINE: Final = ("AgentAbsent", "DeadlineExceeded")
+_ABSENT: Final = "AgentAbsent"
+_UNJUDGED: Final = (_ABSENT, "DeadlineExceeded", "NodeNotFound", "PolicyNotFound", "PolicyInvalid")
+"""Reasons for which a run ends whatever was found, and its Result claims nothing."""
 
 
 def agreed(request: RunSeal, run: Run, attempts: list[RunAttempt]) -> RunAttempt:
@@ -53,7 +55,7 @@ def agreed(request: RunSeal, run: Run, attempts: list[RunAttempt]) -> RunAttempt
         raise RunDiffers("attempt, challengeID: the run has no such attempt")
     # 2. It tells what was found then. Otherwise a controller could have any verdict sealed.
     found = RunResult.model_validate_json(attempt.result) if attempt.result is not None else None
-    types = _of_nothing(request, attempt) if _is_nothing(said) and _by_deadline(request) else None
+    types = _of_nothing(request, attempt) if _is_nothing(said) and _is_unjudged(request) else None
     if types is None:
         if found is None:
             raise RunDiffers("nothing was judged in this attempt")
@@ -126,14 +128,14 @@ def _is_nothing(said: Mapping[str, Any]) -> bool:
     return said.get("verdict") == "indeterminate" and not any(said.get(member) for member in _FOUND)
 
 
-def _by_deadline(request: RunSeal) -> bool:
+def _is_unjudged(request: RunSeal) -> bool:
     signals = request.event.spec.get("signals")
-    return isinstance(signals, Mapping) and signals.get("reason") in _BY_DEADLINE
+    return isinstance(signals, Mapping) and signals.get("reason") in _UNJUDGED
 
 
 def _of_nothing(request: RunSeal, attempt: RunAttempt) -> tuple[str, ...]:
-    """Return how the event of a run is called that ended by its deadline."""
-    absent = request.event.spec["signals"]["reason"] == _BY_DEADLINE[0]
+    """Return how the event of a run is called that ended without a verdict."""
+    absent = request.event.spec["signals"]["reason"] == _ABSENT
     if absent and attempt.used_at is not None:
         raise RunDiffers("the agent was there: this attempt was answered")
     return (FAILED,)
