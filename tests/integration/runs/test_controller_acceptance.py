@@ -34,12 +34,12 @@ from attestation_operator.runs.events import Teller
 from attestation_operator.service import HTTPService
 from attestation_operator.settings import Settings
 from tests.fixtures.controllers import until
-from tests.fixtures.kube import KubeAPI, kube
+from tests.fixtures.kube import FakeKube, KubeAPI, fake, kube
 from tests.fixtures.run_double import RunDouble, run_double
 from tests.fixtures.runs import CLUSTER, NODES, SPACE, Cluster, path, prepared, running, said
 from tests.unit.operator.runs.world import ENFORCED, REPORTED, result, unavailable
 
-__all__ = ["kube"]
+__all__ = ["fake", "kube"]
 
 MERGE = {"Content-Type": "application/merge-patch+json"}
 STARTED, VERIFIED = "AttestationStarted", "AttestationVerified"
@@ -357,6 +357,41 @@ def test_c12_a_service_that_is_away_is_waited_for(
         service.judge = lambda opened: result()
         service.away = False
         assert ready.ended(run)["status"]["phase"] == "Succeeded"
+
+
+def test_c12_an_api_server_that_fails_leaves_nothing_undone(
+    fake: FakeKube, service: RunDouble, tmp_path: Path
+) -> None:
+    """Watches cut, 410, answers lost, refusals for a while: nothing is missed, and nothing is done twice."""
+    ours = "attestation-runs"
+
+    def cut() -> None:
+        fake.api.forget()
+        fake.api.drop_watches()
+
+    def lose() -> None:
+        for verb, resource in (
+            ("create", "securityevents"),
+            ("create", "confidentialattestationresults"),
+            ("create", "attestationbundles"),
+            ("patch", "confidentialattestationruns"),
+            ("patch", "securityevents"),
+        ):
+            fake.api.fail(user=ours, verb=verb, resource=resource, lose_answer=True)
+
+    def refuse() -> None:
+        fake.api.fail(user=ours, times=4, status=503)
+
+    with prepared(fake) as ready:
+        policy = {"name": ready.policy()}
+        with running(fake, service.url, tmp_path):
+            for harm in (fake.api.drop_watches, cut, lose, refuse):
+                harm()
+                run = ready.run(ready.node(), policyRef=policy)
+                assert ready.ended(run)["status"]["phase"] == "Succeeded"
+                assert ready.types(run) == [STARTED, VERIFIED]
+                assert ready.result(run)["status"]["trusted"] is True
+        assert len(ready.items(RESULT)) == len(ready.items(BUNDLE)) == 4
 
 
 def test_c14_an_inline_policy_gives_no_standing(

@@ -18,7 +18,7 @@ from attestation.api.runs import RunOpen, RunSeal
 from attestation.errors import AttestationError, Unavailable
 from attestation_operator.actions import Action, MergeStatus
 from attestation_operator.controller import Around, Controller, Round
-from attestation_operator.errors import ServiceAway
+from attestation_operator.errors import ClusterUnavailable, ServiceAway
 from attestation_operator.objects import POLICY, RESULT, RUN, Key, Kind, Raw
 from attestation_operator.runs import policies, results
 from attestation_operator.runs.cases import STEP_SECONDS, Answer, Ask, Case, Chosen, Objects
@@ -31,6 +31,8 @@ SEAL_SECONDS: Final = 30.0
 """Longest wait for a seal: it is logged and archived meanwhile."""
 PASSED_OVER_SECONDS: Final = 2.0
 """So long after the service was away nobody asks it: a hundred runs must not wait one after the other."""
+AWAY_SECONDS: Final = 3.0
+"""After so long a run is looked at again where the API server is away."""
 MAX_TURNS: Final = 64
 """Of one look: objects read, questions asked, steps taken. More would be a decision that goes round."""
 
@@ -68,6 +70,14 @@ class Runs:
 
     async def handle(self, key: Key, seen: Raw | None) -> float | None:
         """Do what is to be done about a run now."""
+        try:
+            return await self._look(key, seen)
+        except ClusterUnavailable as e:
+            # Not later and later, as the queue would: the deadline of a run does not wait for an API server.
+            self._around.log.warning("run.waits", name=str(key), code=e.code, reason=str(e))
+            return AWAY_SECONDS
+
+    async def _look(self, key: Key, seen: Raw | None) -> float | None:
         raw = seen if seen is not None else await self._around.cluster.read(key)
         if raw is None:
             return None

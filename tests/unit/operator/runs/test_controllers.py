@@ -14,6 +14,7 @@ from attestation.api.runs import RunBundle, RunDetail, RunOpen, RunOpened, RunSe
 from attestation.errors import AttestationError
 from attestation_operator.actions import Action, Delete, SetStatus
 from attestation_operator.controller import Round
+from attestation_operator.errors import ClusterUnavailable
 from attestation_operator.metrics import Metrics
 from attestation_operator.objects import POLICY, RESULT, RUN, Key, Kind, Raw
 from attestation_operator.runs import controllers, policies
@@ -126,6 +127,20 @@ async def test_a_run_is_taken_to_its_end_by_looks() -> None:
     assert "run.goes_round" not in given.log.events
     del world.cluster.objects[world.key]
     assert await runs.handle(world.key, None) is None
+
+
+async def test_a_run_is_looked_at_soon_again_where_the_api_server_is_away() -> None:
+    """However often it was away before: the queue would wait up to a minute, and deadlines do not."""
+    world = World()
+    given = around(world)
+
+    async def away(actions: Iterable[Action]) -> None:
+        raise ClusterUnavailable("503")
+
+    given.executor = SimpleNamespace(apply=away)
+    runs = Runs(given, world.chosen)
+    assert [await runs.handle(world.key, None) for _ in range(3)] == [controllers.AWAY_SECONDS] * 3
+    assert controllers.AWAY_SECONDS < 5
 
 
 async def test_a_service_that_hangs_costs_one_wait_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
