@@ -744,6 +744,8 @@ def run_runs(options: argparse.Namespace) -> None:
         cluster = Cluster(data / "cluster", free_port)
         more = {
             "ITL_KUBERNETES_CLUSTERS": clusters_setting(cluster, service_accounts=SERVICE_ACCOUNTS),
+            # What is sealed is in the log with its next checkpoint; a demo is watched.
+            "ITL_AUDIT_CHECKPOINT_SECONDS": "2",
         }
         service = Service(data, port, identity.issuer, more=more | prepare_confidential(data))
         service.prepare([role.value for role in Role])
@@ -789,6 +791,7 @@ def run_runs(options: argparse.Namespace) -> None:
         asked.guest()
         asked.broken(second)
         asked.events()
+        asked.labels()
         asked.sealed(tokens["alice"], people["carol"].audit_keys().vkeys)
         if not options.exit_after_demo:
             next_steps_of_runs(out, service, asked, runs, data)

@@ -31,6 +31,9 @@ PCRS: Final = (0, 4, 7)
 POLICY: Final = "boot"
 GUESTS: Final = "guests"
 BOOT_LOADER: Final = 4
+LABEL: Final = "node-restriction.kubernetes.io/itl-attested"
+SHOWN_LINES: Final = 9
+"""Of what `attestation bundle verify` says; what was measured follows."""
 
 
 class Asked:
@@ -79,7 +82,7 @@ class Asked:
             )
             self._runs.start_agent(self._runs.add_node(machine.name), *flags, *nowhere)
             self._out.fact(machine.name, "agent with a TPM, and without confidential hardware")
-        program = (sys.executable, "-m", "tools.tdx_agent", GUEST)
+        program = (sys.executable, str(Path(__file__).with_name("tdx_agent.py")), GUEST)
         self._runs.start_agent(self._runs.add_node(GUEST), command=program)
         self._out.fact(GUEST, "agent in a TDX-like guest (software, TEST ONLY)")
 
@@ -107,7 +110,7 @@ class Asked:
             "The service's challenge is in what the TPM signs. The key that signs is the one that the service knows "
             "of the machine with this name: so it is this machine, now, with these measurements.",
         )
-        self._shows(self._run("check-tpm", "tpm", machine.name, POLICY), "verified")
+        self._shows(self._run("ask-tpm", "tpm", machine.name, POLICY), "verified")
 
     def guest(self) -> None:
         """Ask the guest."""
@@ -115,7 +118,7 @@ class Asked:
             f"And {GUEST}, a guest of confidential hardware?",
             "Its processor signs what was launched, with the challenge and the UID of the Node in it.",
         )
-        self._shows(self._run("check-tdx", "tdx", GUEST, GUESTS), "verified")
+        self._shows(self._run("ask-tdx", "tdx", GUEST, GUESTS), "verified")
 
     def broken(self, machine: Machine) -> None:
         """Ask the node that booted something else, and one for hardware that it has not."""
@@ -125,8 +128,8 @@ class Asked:
             "give: that is no evidence, and so no verdict.",
         )
         machine.tpm.measure(BOOT_LOADER, b"not what was measured before")
-        self._shows(self._run("check-broken", "tpm", machine.name, POLICY), "failed")
-        self._shows(self._run("check-absent", "sev-snp", machine.name, None), "indeterminate")
+        self._shows(self._run("ask-broken", "tpm", machine.name, POLICY), "failed")
+        self._shows(self._run("ask-absent", "sev-snp", machine.name, None), "indeterminate")
 
     def events(self) -> None:
         """Show what was told of all of it."""
@@ -148,6 +151,12 @@ class Asked:
                 good=spec["severity"] != "critical",
             )
 
+    def labels(self) -> None:
+        """Show by what workloads can be placed."""
+        for node in self._runs.cluster.ask("/api/v1/nodes")["items"]:
+            value = node["metadata"].get("labels", {}).get(LABEL, "absent")
+            self._out.fact(node["metadata"]["name"], f"{LABEL}: {value}", good=value == "verified")
+
     def sealed(self, token: str, vkeys: Sequence[str]) -> None:
         """Fetch what was sealed, and verify it without the service."""
         self._out.step(
@@ -159,7 +168,7 @@ class Asked:
         keys.raise_for_status()
         (self._data / "service.jwks").write_bytes(keys.content)
         (self._data / "log.vkeys").write_text("".join(f"{key}\n" for key in vkeys), encoding="utf-8")
-        for run in ("check-tpm", "check-broken"):
+        for run in ("ask-tpm", "ask-broken"):
             file = self._data / f"{run}.intoto.jsonl"
             uid = self._runs.cluster.ask(f"{self._runs.place('confidentialattestationruns')}/{run}")[
                 "metadata"
@@ -172,11 +181,15 @@ class Asked:
             answer.raise_for_status()
             file.write_bytes(answer.content)
             self.bundles.append(file)
-            self._out.quote(self._verify(file))
+            self._out.quote("\n".join(self._verify(file).splitlines()[:SHOWN_LINES]))
         changed = self._data / "changed.intoto.jsonl"
-        changed.write_bytes(self.bundles[1].read_bytes().replace(b"failed", b"verifi", 1))
+        data = bytearray(self.bundles[1].read_bytes())
+        middle = len(data) // 2
+        data[middle] = ord("A") if data[middle] != ord("A") else ord("B")
+        changed.write_bytes(data)
         done = self._verify(changed, good=False)
-        self._out.fact("changed", done.strip().splitlines()[-1], good=False)
+        why = "; ".join(line.strip() for line in done.splitlines()[:2])
+        self._out.fact("changed", f"one byte is another: {why}", good=False)
 
     # ------------------------------------------------------------ parts
 

@@ -38,6 +38,8 @@ CONTROLLER: Final = "attestation-runs"
 AGENT: Final = "attestation-agent"
 RUNS: Final = "confidentialattestationruns"
 RESULTS: Final = "confidentialattestationresults"
+RUN_SECONDS: Final = 180
+"""A run lasts 2 minutes at most where it says nothing else; then it is sealed."""
 ENDED: Final = ("Succeeded", "Failed")
 
 CONTROLLER_RULES: Final = (
@@ -176,7 +178,7 @@ class Runs:
             return status.get("phase") in ENDED and {"EventsEmitted", "Sealed"} <= written
 
         try:
-            return dict(self.cluster.wait_for(self.place(RUNS), name, told))
+            return dict(self.cluster.wait_for(self.place(RUNS), name, told, seconds=RUN_SECONDS))
         except TimeoutError as e:
             raise Failed(f"run {name}: {e}; see {self.log('runs')}") from e
 
