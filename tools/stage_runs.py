@@ -55,6 +55,11 @@ CONTROLLER_RULES: Final = (
 )
 """What the controller may do in the cluster, where runs act on Nodes (CONFIDENTIAL §4)."""
 AGENT_RULES: Final = (role_rule(GROUP, [RUNS], "get list watch"),)
+LEASE_RULES: Final = tuple(
+    {**rule, "verbs": [*rule["verbs"], "patch"]} if "resourceNames" in rule else rule
+    for rule in lease_rules("runs")
+)
+"""What it may do to its Lease."""
 SERVICE_ACCOUNTS: Final = {
     "attestation-runs": [f"{NAMESPACE}:{CONTROLLER}"],
     "attestation-run-agent": [f"{AGENTS}:{AGENT}"],
@@ -111,7 +116,7 @@ class Runs:
             ask(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": account}})
             ask(f"{rbac}/clusterroles", {"metadata": {"name": account}, "rules": rules})
             bind(self.cluster, account, account, subject)
-        leases = {"metadata": {"name": CONTROLLER}, "rules": lease_rules("runs")}
+        leases = {"metadata": {"name": CONTROLLER}, "rules": LEASE_RULES}
         ask(f"{rbac}/namespaces/{NAMESPACE}/roles", leases)
         subject = {"kind": "ServiceAccount", "name": CONTROLLER, "namespace": NAMESPACE}
         bind(self.cluster, CONTROLLER, CONTROLLER, subject, NAMESPACE)

@@ -490,3 +490,13 @@ def test_policies_of_the_network_hold_for_controller_and_agents(documents: Docum
         assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
         [ingress] = policy["spec"]["ingress"]
         assert {each["port"] for each in ingress["ports"]} == {"http", "metrics"}
+
+
+def test_the_demo_gives_both_programs_the_same(documents: Documents) -> None:
+    """So what works in `./dev run --kubernetes --confidential` on a real API works with these rights."""
+    found = documents({**SMALL, "runs": {**SMALL["runs"], "nodeAction": "label"}})
+    for name, rules in (("runs", stage_runs.CONTROLLER_RULES), ("agent", stage_runs.AGENT_RULES)):
+        assert rights(of(found, "ClusterRole")[f"{NAMESPACE}-{FULL}-{name}"]) == rights({"rules": rules})
+    leases = stage_runs.LEASE_RULES
+    assert rights(of(found, "Role")[f"{FULL}-runs"]) == rights({"rules": leases})
+    assert stage_runs.AGENTS == AGENTS
