@@ -143,6 +143,7 @@ ADVICE: Mapping[str, str] = {
     "operator-access-not-configured": "start the service with ITL_ADMIN_TOKEN set",
     "log-broken": "trust no entry from there on; keep the file, and compare with an older export or a backup",
     "note-rejected": "get the vkeys from the operator of the log by another way than the file, and compare them",
+    "seal-rejected": "do not act on this file; compare with the one in the archive, or ask for it again",
     "proof-rejected": "ask again; if it stays, keep what was answered and compare with an older export",
     "malformed-note": "get the file again; an export is made by `attestation audit export -f FILE`",
     "proof-unavailable": "`attestation audit checkpoint` shows how far the signed log goes",
