@@ -1,6 +1,5 @@
 """Entry points: `attestation-agent COMMAND`, and `itl-tpm-register`, which is `attestation-agent run`."""
 
-# Algorithms for: tpm-ak
 from __future__ import annotations
 
 import argparse

@@ -687,7 +687,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
             ),
             Entry(
                 use=Use.TLS_CERTIFICATE,
-                title="the service's own TLS certificate",
+                title="TLS certificates of our servers: the service's own, and that of the operator's webhook",
                 algorithms=("rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256", "ecdsa-p384", "ecdsa-p521"),
                 chooser=Chooser.DEPLOYMENT,
                 parameters="its key; which CA signed it is the deployment's choice",

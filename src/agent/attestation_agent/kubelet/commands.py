@@ -1,6 +1,5 @@
 """`attestation-agent kubelet proxy`, `kubelet bootstrap` and `kubelet credential`."""
 
-# Algorithms for: tpm-ak
 from __future__ import annotations
 
 import contextlib

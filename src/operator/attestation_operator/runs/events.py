@@ -1,5 +1,6 @@
 """SecurityEvents of a run (CONFIDENTIAL.md §2.5): which fact is told how; the same fact has the same name."""
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib

@@ -3,6 +3,7 @@
 What is in a `spec` is a stranger's: an API server before 1.25 compares it with the schema and with none of the rules.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib

@@ -1,5 +1,6 @@
 """The ConfidentialAttestationResult of a run (CONFIDENTIAL.md §2.2): what is written once, and what it is worth."""
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import base64

@@ -12,6 +12,7 @@ with: a run was created, or another one had been, or a later time took its place
    as the history keeps. It goes when its events are written and its bundle is sealed, or after a day without.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib

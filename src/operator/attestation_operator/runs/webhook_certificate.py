@@ -5,6 +5,7 @@ Three stand in a Secret: the one that serves, the one after it, and the one befo
 weeks before it serves. Each signs itself and nothing else: there is no key of a CA that could be stolen.
 """
 
+# Algorithms for: tls-certificate
 from __future__ import annotations
 
 import base64
@@ -100,7 +101,7 @@ class Certificates:
 
 def make(name: str, at: datetime) -> Pair:
     """Make a certificate for a server of the DNS name *name*, which signs itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     certificate = (
         x509.CertificateBuilder()
@@ -113,7 +114,7 @@ def make(name: str, at: datetime) -> Pair:
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .sign(key, hashes.SHA256())
+        .sign(key, hashes.SHA384())
     )
     return Pair(
         certificate=certificate.public_bytes(serialization.Encoding.PEM),
