@@ -176,6 +176,7 @@ class RunAgent:
         self._waiting: dict[str, dict[str, None]] = {device: {} for device in DEVICES.values()}
         self._busy: set[str] = set()
         self._came = {device: asyncio.Event() for device in self._waiting}
+        self._failures = dict.fromkeys(self._waiting, 0)
 
     # What the watch tells
 
@@ -238,6 +239,11 @@ class RunAgent:
         try:
             outcome, attempt = await self._answer(run, thread)
             settled = max(settled, attempt)
+        except _Later:
+            # Behind the others: a run that the service cannot serve keeps none of them waiting for long.
+            self._busy.discard(run.uid)
+            self._enqueue(self._open.get(run.name) or run)
+            return
         except Exception:  # noqa: BLE001 -- the border of one run: the others are answered all the same
             self._log.exception("run.failed", run=run.name, uid=run.uid)
             outcome = Outcome.FAILED
@@ -257,9 +263,9 @@ class RunAgent:
         """Fetch, collect and deliver; return what became of it, and of which attempt."""
         attempt = run.attempt
         try:
-            challenge = await self._until(run, RUN_SECONDS, lambda: self._service.challenge(run.uid))
+            node, challenge = await self._until(run, RUN_SECONDS, lambda: self._asked(run), yields=True)
             asked_at, attempt = self._steady(), challenge.attempt
-            said = await self._collected(run, challenge, thread)
+            said = await self._collected(run, node, challenge, thread)
             left = CHALLENGE_SECONDS - (self._steady() - asked_at)
             await self._until(run, left, lambda: self._service.deliver(run.uid, said))
         except ChallengeUsed:
@@ -278,17 +284,26 @@ class RunAgent:
             return Outcome.REFUSED, attempt
         return (Outcome.DELIVERED if said.unavailable is None else Outcome.UNAVAILABLE), attempt
 
-    async def _collected(self, run: Seen, challenge: RunChallenge, thread: ThreadPoolExecutor) -> RunEvidence:
+    async def _asked(self, run: Seen) -> tuple[NodeClaim, RunChallenge]:
+        """Return the challenge, and the node that our token named when it was asked for.
+
+        Raises:
+            ChallengeRefused: The token names no node: what would the evidence be of?
+        """
+        node = self._node()
+        if node is None:
+            raise ChallengeRefused("our token names no node any more")
+        return node, await self._service.challenge(run.uid)
+
+    async def _collected(
+        self, run: Seen, node: NodeClaim, challenge: RunChallenge, thread: ThreadPoolExecutor
+    ) -> RunEvidence:
         """Return what the device says, or why it says nothing.
 
         Raises:
             ChallengeRefused: It is none for this run.
-            TokenMissing: Our token cannot be read, or names no node.
         """
         _demand_of_run(run, challenge)
-        node = self._node()
-        if node is None:
-            raise ChallengeRefused("our token names no node any more")
         loop = asyncio.get_running_loop()
         try:
             with self._metrics.collecting.labels(run.backend).time():
@@ -307,29 +322,47 @@ class RunAgent:
             return RunEvidence(challenge_id=challenge.id, unavailable=why)
         return RunEvidence(challenge_id=challenge.id, evidence=items)
 
-    async def _until(self, run: Seen, seconds: float, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _until(
+        self, run: Seen, seconds: float, ask: Callable[[], Awaitable[T]], *, yields: bool = False
+    ) -> T:
         """Ask, and again with growing pauses while the service is away, for so many seconds at most.
+
+        Args:
+            run: For which.
+            seconds: How long.
+            ask: What is asked.
+            yields: After a failure it is the turn of the others, where any wait.
 
         Raises:
             _Over: The run ended in the meantime.
+            _Later: Others wait.
             AttestationError: What the service refuses with; `Unavailable` where the time is over.
         """
-        ends, failures = self._steady() + seconds, 0
+        device, ends = DEVICES[run.backend], self._steady() + seconds
         while True:
             if not self._is_open(run):
                 raise _Over
             try:
-                return await ask()
+                answer = await ask()
             except ChallengeUsed:
                 raise
             except (Unavailable, RateLimited, Conflict) as e:
-                failures += 1
-                wait = _pause_seconds(failures, getattr(e, "retry_after_seconds", None))
+                self._failures[device] += 1
+                wait = _pause_seconds(self._failures[device], getattr(e, "retry_after_seconds", None))
                 if self._steady() + wait > ends:
                     if isinstance(e, Unavailable):
                         raise
                     raise Unavailable(f"the service answered {e.code} until the time was over") from e
                 await self._pause(wait)
+                if yields and self._waiting[device]:
+                    raise _Later from e
+            else:
+                self._failures[device] = 0
+                return answer
+
+
+class _Later(Exception):
+    """Others wait for the device, and this run for the service; no error."""
 
 
 class _Over(Exception):

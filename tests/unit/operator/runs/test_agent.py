@@ -17,7 +17,7 @@ from attestation.wire import b64encode
 from attestation_operator.errors import TokenMissing
 from attestation_operator.runs import agent
 from attestation_operator.runs.agent_service import NodeClaim
-from tests.unit.operator.runs.agent_world import ITEM, NODE, World, challenge, run
+from tests.unit.operator.runs.agent_world import ITEM, NODE, Service, World, challenge, run
 
 
 @pytest.fixture
@@ -233,6 +233,54 @@ def test_a_service_that_stays_away_is_not_asked_for_ever(world: World, where: st
     assert seconds - agent.LONGEST_PAUSE_SECONDS <= world.at <= seconds
     world.service.challenges, world.service.answers = [challenge("u2")], [None]
     assert world.after(2, run("u2")) == {"away": 1, "delivered": 1}
+
+
+def test_a_run_that_the_service_cannot_serve_holds_up_no_other(world: World) -> None:
+    """It waits behind those that wait, with pauses that grow while nothing is answered, and is answered in the end."""
+
+    class Choosy(Service):
+        async def challenge(self, uid: str) -> Any:
+            if uid == "poor" and len(self.delivered) < 3:
+                raise ServiceUnreachable("a fault of this run alone")
+            return challenge(uid)
+
+    service = world.agent._service = Choosy()
+    runs = [run("poor"), *(run(f"u{number}") for number in range(3))]
+    world.until(lambda: len(service.delivered) == 4, *runs)
+    served = [uid for uid, _ in service.delivered]
+    assert served == ["u0", "u1", "u2", "poor"]
+
+
+def test_pauses_grow_while_all_runs_take_turns(world: World) -> None:
+    """The service is away: so many runs are no reason to ask it more often."""
+    world.service.challenges = [ServiceUnreachable("away")]
+    world.until(lambda: len(world.paused) >= 12, run("u1"), run("u2"))
+    assert {"u1", "u2"} == set(world.service.asked)
+    assert min(world.paused[6:12]) >= agent.LONGEST_PAUSE_SECONDS / 2
+
+
+def test_an_answer_makes_pauses_short_again(world: World) -> None:
+    """What failed before it says nothing of what fails after it."""
+    away = ServiceUnreachable("away")
+    world.service.challenges = [away, away, away, away, challenge(), away, challenge("u2")]
+    world.after(1, run())
+    world.after(2, run("u2"))
+    assert world.paused[3] > 1.0 > world.paused[4]
+
+
+def test_a_token_that_is_missing_for_a_moment_settles_nothing(world: World) -> None:
+    """The kubelet replaces it: it is read again."""
+    there = [None, None, NODE]
+
+    def node() -> NodeClaim:
+        found = there.pop(0) if len(there) > 1 else there[0]
+        if found is None:
+            raise TokenMissing("between two tokens")
+        return found
+
+    world.agent._node = node
+    assert world.after(1, run()) == {"delivered": 1}
+    assert len(world.paused) == 2
 
 
 def test_what_the_device_took_is_gone_from_the_challenge(world: World) -> None:
