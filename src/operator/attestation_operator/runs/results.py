@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from attestation.api.runs import RunAttempt, RunCheck, RunDetail, RunResult
 from attestation.clock import parse_rfc3339, rfc3339
-from attestation.wire import canonical_json
+from attestation.wire import jcs
 from attestation_operator.actions import Action, Delete, MergeStatus
 from attestation_operator.objects import RESULT, Raw, Target
 from attestation_operator.runs.objects import Reason, Run, later
@@ -123,7 +123,7 @@ def is_same(there: Raw, wanted: Raw) -> bool:
 
 def spec_sha256(there: Raw) -> str:
     """Return the SHA-256 of a Result's `spec` (RFC 8785), hex: what the seal covers of it."""
-    return hashlib.sha256(canonical_json(there["spec"])).hexdigest()
+    return hashlib.sha256(jcs(there["spec"])).hexdigest()
 
 
 def first_status(there: Raw, *, ttl: timedelta, at: datetime) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ from attestation.results import (
 )
 from attestation.results.ear import ear_claims
 from attestation.store import RunBlob, Tx
-from attestation.wire import b64encode, canonical_json
+from attestation.wire import b64encode, jcs
 from attestation_service import __version__
 from attestation_service.keys import crypto_policy
 from attestation_service.resources import Resources
@@ -260,7 +260,7 @@ def _result(asked: Asked, at: datetime, verdict: Any, **found: Any) -> RunResult
 
 def _blob(item: EvidenceItem, asked: Asked) -> RunBlob:
     assert isinstance(item.value, dict)
-    content = canonical_json(item.value)
+    content = jcs(item.value)
     return RunBlob(
         challenge_id=asked.attempt.challenge_id,
         position=0,

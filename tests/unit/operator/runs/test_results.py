@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from datetime import timedelta
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from attestation.clock import parse_rfc3339
 from attestation_operator.actions import Delete, MergeStatus
 from attestation_operator.runs.objects import result_name
-from attestation_operator.runs.results import reconcile
+from attestation_operator.runs.results import reconcile, spec_sha256
 from tests.unit.operator.doubles import target
 from tests.unit.operator.runs.world import AT, World, result
 
@@ -88,3 +89,10 @@ def test_a_name_that_is_too_long_is_cut_and_stays_a_name_of_its_own() -> None:
     names = {result_name(target(name="r" * 253, uid=uid)) for uid in ("one", "two")}
     assert len(names) == 2
     assert all(len(name) == 253 and name.endswith("-result") for name in names)
+
+
+def test_the_digest_of_a_result_is_that_of_the_sealed_one() -> None:
+    """RFC 8785: text is UTF-8 there, and not escaped; the service cuts long texts off with `…`."""
+    there = {"spec": {"verifierNotes": "Köln…", "attempt": 1}}
+    sealed = '{"attempt":1,"verifierNotes":"Köln…"}'.encode()
+    assert spec_sha256(there) == hashlib.sha256(sealed).hexdigest()
