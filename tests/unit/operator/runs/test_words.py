@@ -1,0 +1,28 @@
+"""What people read of runs has each word that a run may say."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from attestation.api.runs import BACKENDS, DeviceCode
+from attestation_operator.commands import run, run_words
+from attestation_operator.crds.runs import Phase, RunStatus
+from attestation_operator.runs import objects
+from tests.docs.pages import text
+
+
+def test_each_word_of_a_run_is_explained() -> None:
+    """By `kubectl explain`, by the page and by `attestation run show`; by none of them another."""
+    conditions, reasons = list(objects.Condition), list(objects.Reason)
+    explained = RunStatus.model_fields["conditions"].description
+    assert explained == f"{', '.join(conditions)}; reasons of Failed: {', '.join(reasons)}"
+    assert list(run_words.REASONS) == reasons
+    assert set(get_args(DeviceCode)) <= run_words.CODES.keys()
+    assert list(get_args(Phase)) == list(objects.Phase)
+    page = text("docs/kubernetes/runs.md")
+    assert [word for word in (*conditions, *reasons) if f"`{word}`" not in page] == []
+
+
+def test_the_backends_of_the_command_are_those_of_runs() -> None:
+    """It loads no models to say its help, so they stand there once more."""
+    assert run.BACKENDS == BACKENDS
