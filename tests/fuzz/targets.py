@@ -159,7 +159,7 @@ from attestation_extensions.metrics.listening import parse as parse_metrics_requ
 from attestation_extensions.webhooks.addresses import WebhookURLInvalid
 from attestation_extensions.webhooks.addresses import read_url as read_webhook_url
 from attestation_operator.crds.runs import RunSpec
-from attestation_operator.durations import NotADuration, format_duration, parse_duration
+from attestation_operator.durations import NotADuration, parse_duration
 from attestation_operator.nodes.objects import has_evidence, requested_node
 from attestation_operator.objects import POLICY as POLICY_KIND
 from attestation_operator.objects import RUN
@@ -416,10 +416,9 @@ def label_selector(data: bytes) -> None:
 
 
 def go_duration(data: bytes) -> None:
-    """`parse_duration`: what was read, written as Go writes it, is read as the same."""
+    """`parse_duration`: what was read is not negative, or nothing is."""
     with contextlib.suppress(NotADuration):
-        found = parse_duration(data.decode("utf-8", "replace"))
-        assert parse_duration(format_duration(found)) == found
+        assert parse_duration(data.decode("utf-8", "replace")) >= timedelta(0)
 
 
 def attestation_policy(data: bytes) -> None:

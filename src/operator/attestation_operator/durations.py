@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
 from typing import Final
@@ -45,28 +44,3 @@ def parse_duration(text: str) -> timedelta:
     parts = (Decimal(number) * _UNITS[unit] for number, unit in _PART.findall(text))
     # So few digits are less than 300,000,000 days: a timedelta holds them.
     return timedelta(microseconds=int(sum(parts)))
-
-
-def format_duration(duration: timedelta) -> str:
-    """Return *duration* as Go writes it, in whole hours, minutes, seconds and what is left of a second.
-
-    Raises:
-        ValueError: It is negative.
-    """
-    if duration < timedelta(0):
-        raise ValueError(f"{duration} is negative")
-    return "".join(_parts(duration)) or "0s"
-
-
-def _parts(duration: timedelta) -> Iterator[str]:
-    left = duration // timedelta(microseconds=1)
-    for unit, microseconds in (
-        ("h", 3_600_000_000),
-        ("m", 60_000_000),
-        ("s", 1_000_000),
-        ("ms", 1_000),
-        ("us", 1),
-    ):
-        count, left = divmod(left, microseconds)
-        if count:
-            yield f"{count}{unit}"

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from attestation.api.runs import Backend
 from attestation_operator.crds.parts import (
     Condition,
     Duration,
@@ -58,7 +59,7 @@ class ScheduleSpec(Part):
     node_selector: Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)] = Field(
         default_factory=dict, description="Labels that a Node has; none: every Node"
     )
-    backend: Literal["auto", "tpm", "sev-snp", "tdx"] = Field(
+    backend: Literal["auto", Backend] = Field(
         default="auto", description="Which hardware is asked; auto: what the node has"
     )
     policy_ref: NamedRef | None = Field(

@@ -23,7 +23,6 @@ from attestation.report_data import report_data
 from attestation.tpm import PCRSelection
 from attestation.wire import b64decode, b64encode, canonical_json
 
-BACKENDS: Final[tuple[Backend, ...]] = ("tpm", "sev-snp", "tdx")
 DEVICES: Final[dict[Backend, str]] = {"tpm": "tpm", "sev-snp": "tee", "tdx": "tee"}
 """Which device answers for which backend; one has one queue."""
 

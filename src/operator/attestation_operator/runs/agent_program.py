@@ -10,6 +10,7 @@ import contextlib
 import signal
 from typing import Any, Final
 
+from attestation.api.runs import BACKENDS
 from attestation.clock import Clock
 from attestation_operator.cluster import KubernetesCluster, config_from
 from attestation_operator.errors import TokenMissing
@@ -19,7 +20,7 @@ from attestation_operator.nodewatch import NodeWatch
 from attestation_operator.objects import RUN
 from attestation_operator.probes import answering
 from attestation_operator.runs.agent import AgentMetrics, RunAgent
-from attestation_operator.runs.agent_devices import BACKENDS, Devices
+from attestation_operator.runs.agent_devices import Devices
 from attestation_operator.runs.agent_service import HTTPRunService, NodeClaim, claim_of
 from attestation_operator.runs.agent_settings import AgentSettings
 from attestation_operator.settings import PREFIX, SettingsInvalid

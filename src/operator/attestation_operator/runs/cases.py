@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
@@ -86,10 +86,6 @@ class Case:
     at: datetime
     chosen: Chosen
     answers: Mapping[Ask, Answer] = field(default_factory=dict)
-
-    def with_answer(self, ask: Ask, answer: Answer) -> Case:
-        """Return the same with one more answer."""
-        return replace(self, answers={**self.answers, ask: answer})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

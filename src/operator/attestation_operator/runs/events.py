@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from attestation import __version__
 from attestation.clock import rfc3339
-from attestation_operator.objects import MANAGER, SECURITY_EVENT, Key, Raw
-from attestation_operator.runs.objects import Reason, Run, Standing, node_facts
+from attestation_operator.objects import SECURITY_EVENT, Key, Raw
+from attestation_operator.runs.objects import CONTROLLER, Reason, Run, Standing, node_facts
 
 STARTED: Final = "AttestationStarted"
 VERIFIED: Final = "AttestationVerified"
@@ -130,7 +130,7 @@ class Teller:
                 "clusterIdentity": cluster,
                 "source": {
                     "kind": "Controller",
-                    "name": f"{MANAGER}-runs",
+                    "name": CONTROLLER,
                     "version": __version__,
                     "instance": self.instance,
                 },

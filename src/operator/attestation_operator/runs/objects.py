@@ -16,9 +16,11 @@ from typing import Any, Final
 from attestation.api.runs import PolicySource
 from attestation.clock import parse_rfc3339, rfc3339
 from attestation_operator.crds.security_events import MAX_FACT, MAX_IP, MAX_ROLES
-from attestation_operator.objects import NODE, POLICY, RESULT, RUN, Key, Raw, Target, clipped
+from attestation_operator.objects import MANAGER, NODE, POLICY, RESULT, RUN, Key, Raw, Target, clipped
 from attestation_operator.runs.kinds import was_changed
 
+CONTROLLER: Final = f"{MANAGER}-runs"
+"""What the controller of runs is called: as the source of events, and as who writes a status."""
 MAX_NAME: Final = 253
 RESULT_SUFFIX: Final = "-result"
 

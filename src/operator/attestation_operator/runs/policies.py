@@ -9,9 +9,8 @@ from attestation.errors import PolicyInvalid
 from attestation.reference.attestation_policy import policy_id
 from attestation_operator.actions import Action, SetStatus
 from attestation_operator.objects import POLICY, Raw, Target
-from attestation_operator.runs.objects import Reason, said, with_conditions
+from attestation_operator.runs.objects import CONTROLLER, Reason, said, with_conditions
 
-MANAGER: Final = "attestation-operator-runs"
 READY: Final = "Ready"
 
 
@@ -30,4 +29,4 @@ def reconcile(raw: Raw, at: datetime) -> tuple[Action, ...]:
     members = ("observedGeneration", "policyID")
     if ours == status["conditions"] and all(there.get(each) == status.get(each) for each in members):
         return ()
-    return (SetStatus(target=Target.of(POLICY, raw), manager=MANAGER, status=status),)
+    return (SetStatus(target=Target.of(POLICY, raw), manager=CONTROLLER, status=status),)

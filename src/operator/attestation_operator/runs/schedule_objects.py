@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import ValidationError
 
+from attestation.api.runs import BACKENDS, Backend
 from attestation.api.said import said
 from attestation.clock import parse_rfc3339
 from attestation_operator.crds.schedules import ScheduleSpec
@@ -17,8 +18,6 @@ from attestation_operator.objects import RUN, SCHEDULE, Raw, Target
 from attestation_operator.runs import objects
 from attestation_operator.runs.schedule_times import Times, TimesInvalid, cron, repeated
 
-Backend = Literal["tpm", "sev-snp", "tdx"]
-BACKENDS: Final[tuple[Backend, ...]] = ("tpm", "sev-snp", "tdx")
 AUTO: Final = "auto"
 
 BACKEND_LABEL: Final = "node-restriction.kubernetes.io/itl-backend-"

@@ -8,7 +8,7 @@ node of the run (`kubernetes.io.node`), by name and by UID.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AwareDatetime, Field, model_validator
 
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 Backend = Literal["tpm", "sev-snp", "tdx"]
+BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
 PolicySource = Literal["ref", "inline", "none"]
 RunVerdict = Literal["verified", "failed", "indeterminate"]
 AttemptState = Literal["open", "judged", "expired"]
