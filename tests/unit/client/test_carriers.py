@@ -195,6 +195,18 @@ def test_a_connection_is_kept_between_requests(serve: StartServer) -> None:
     assert server.connections == 2
 
 
+def test_a_connection_in_use_is_closed_when_it_is_given_back(serve: StartServer) -> None:
+    """A client may be closed while another thread reads its answer: nobody would close the connection then."""
+    server = serve(OK)
+    carrier = plain.PlainCarrier(f"http://127.0.0.1:{server.port}", None)
+    reply = carrier.send("GET", f"http://127.0.0.1:{server.port}/", {}, None)
+    connection = reply._connection
+    carrier.close()
+    assert b"".join(reply.chunks()) == b"{}"
+    reply.close()
+    assert connection.sock is None
+
+
 def test_a_connection_that_the_server_closed_is_not_used_again(serve: StartServer) -> None:
     """Not even for a request that must not be repeated."""
     server = serve(OK, OK)

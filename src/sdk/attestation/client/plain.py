@@ -54,9 +54,11 @@ class PlainCarrier:
             self._origin = self._origin if tls else ""
         # Appending and popping are atomic: two threads never hold one connection.
         self._idle: list[tuple[float, http.client.HTTPConnection]] = []
+        self._closed = False
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; one that another thread still uses is closed when it gives it back."""
+        self._closed = True
         while self._idle:
             self._idle.pop()[1].close()
 
@@ -77,6 +79,8 @@ class PlainCarrier:
         """Keep *connection*, whose answer was read to its end, for the next request."""
         if len(self._idle) < MAX_IDLE and connection.sock is not None:
             self._idle.append((time.monotonic(), connection))
+            if self._closed:
+                self.close()
         else:
             connection.close()
 
