@@ -163,7 +163,11 @@ assert dict(os.environ) == before
 """
 EXTRAS = {"alembic", "pkcs11", "psycopg", "sqlalchemy"}
 """What the SDK needs for those who ask for an extra of it."""
-OWN_EXTRAS = {"extensions": {"attestation_cli", "click", "grpc"}, "service": {"google", "opentelemetry"}}
+OWN_EXTRAS = {
+    "extensions": {"attestation_cli", "click", "grpc"},
+    "operator": {"attestation_cli", "click"},
+    "service": {"botocore", "google", "opentelemetry"},
+}
 """What modules of a member need that only the command line imports, or those who asked for an extra."""
 
 
