@@ -77,6 +77,11 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     ),
     "ITL_HIGH_ASSURANCE": ("true", True),
     "ITL_KUBERNETES_CLUSTERS": (" ", " "),
+    "ITL_RUNS_ARCHIVE": (
+        "s3://bundles?endpoint=https://s3.example",
+        "s3://bundles?endpoint=https://s3.example",
+    ),
+    "ITL_RUNS_ARCHIVE_DAYS": ("30", 30),
     "ITL_DUAL_CONTROL_ROLES": ("controlplane, worker-infra", ("controlplane", "worker-infra")),
     "ITL_DUAL_CONTROL_QUORUM": ("3", 3),
     "ITL_DUAL_CONTROL_AUTH_SECONDS": ("900", 900),
