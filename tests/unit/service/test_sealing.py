@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 import json
 import sqlite3
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from attestation.errors import SignerUnavailable
+from attestation.wire import jcs
 from attestation_service.archive import ArchiveFault, Fault
 from attestation_service.process import maintenance
 from attestation_service.runs import sealing
@@ -317,6 +319,15 @@ async def test_an_event_that_tells_another_verdict_is_not_sealed(service: Servic
     for event in OTHER_EVENTS:
         answer = await put(service, await wanted(service, event=event))
         assert (answer.status_code, answer.json()["type"]) == (409, "urn:itl:problem:run-differs"), event
+
+
+async def test_an_event_that_names_another_result_is_not_sealed(service: Service) -> None:
+    """Its signal `result.sha256` is the digest of the Result that is sealed beside it."""
+    answer = await put(service, await wanted(service, result_sha256="ab" * 32))
+    assert (answer.status_code, answer.json()["type"]) == (409, "urn:itl:problem:run-differs")
+    spec = (await wanted(service))["result"]["spec"]
+    honest = await wanted(service, result_sha256=hashlib.sha256(jcs(spec)).hexdigest())
+    assert (await put(service, honest)).status_code == 200
 
 
 async def test_a_result_in_another_namespace_is_not_sealed(service: Service) -> None:

@@ -10,7 +10,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from attestation.api.runs import RunAttempt, RunCheck, RunDetail, RunResult
+from attestation.api.runs import RunAttempt, RunDetail, RunResult
 from attestation.clock import parse_rfc3339, rfc3339
 from attestation.wire import jcs
 from attestation_operator.actions import Action, Delete, MergeStatus
@@ -66,48 +66,15 @@ def _nothing(reason: Reason | None) -> dict[str, Any]:
 
 
 def _found(result: RunResult) -> dict[str, Any]:
-    checks = [_check(each) for each in result.checks]
+    written = result.written()
+    checks = list(written.get("checks", ()))
     if result.unavailable is not None:
         away = result.unavailable
         actual = away.detail or away.code
         checks.append({"id": "device", "outcome": "unavailable", "code": away.code, "actual": actual})
     if result.rejected is not None:
         checks.append({"id": "evidence", "outcome": "fail", "code": result.rejected})
-    tcb = result.tcb
-    return {
-        "machineID": result.machine_id,
-        "quote": result.quote,
-        "signature": result.signature,
-        "evidence": [
-            {"mediaType": each.media_type, "sha256": each.sha256, "size": each.size}
-            for each in result.evidence
-        ]
-        or None,
-        "measurements": [{"slot": each.slot, "digest": each.digest} for each in result.measurements] or None,
-        "verdict": result.verdict,
-        "checks": checks or None,
-        "tcb": None
-        if tcb is None
-        else _present(
-            status=tcb.status,
-            date=tcb.date,
-            evaluationDataNumber=tcb.evaluation_data_number,
-            advisoryIDs=list(tcb.advisory_ids) or None,
-        ),
-        "attestationResult": result.attestation_result,
-        "verifierNotes": result.notes,
-    }
-
-
-def _check(check: RunCheck) -> dict[str, Any]:
-    return _present(
-        id=check.id,
-        outcome=check.outcome,
-        code=check.code,
-        expected=check.expected,
-        actual=check.actual,
-        source=check.source,
-    )
+    return written | ({"checks": checks} if checks else {})
 
 
 def _present(**members: Any) -> dict[str, Any]:

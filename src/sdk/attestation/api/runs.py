@@ -196,6 +196,37 @@ class RunResult(Wire):
     attestation_result: str | None = Field(default=None, description="EAR, a signed JWT")
     notes: Words | None = None
 
+    def written(self) -> dict[str, Any]:
+        """Return it as members of a Result's `spec`: what the controller writes, and what the service has sealed."""
+        tcb = self.tcb
+        return _present(
+            verdict=self.verdict,
+            machineID=self.machine_id,
+            quote=self.quote,
+            signature=self.signature,
+            evidence=[
+                {"mediaType": each.media_type, "sha256": each.sha256, "size": each.size}
+                for each in self.evidence
+            ],
+            measurements=[{"slot": each.slot, "digest": each.digest} for each in self.measurements],
+            checks=[each.model_dump(exclude_none=True) for each in self.checks],
+            tcb=None
+            if tcb is None
+            else _present(
+                status=tcb.status,
+                date=tcb.date,
+                evaluationDataNumber=tcb.evaluation_data_number,
+                advisoryIDs=list(tcb.advisory_ids),
+            ),
+            attestationResult=self.attestation_result,
+            verifierNotes=self.notes,
+        )
+
+
+def _present(**members: Any) -> dict[str, Any]:
+    """Return what is there: Kubernetes keeps neither null nor, of ours, an empty list."""
+    return {name: value for name, value in members.items() if value is not None and value != []}
+
 
 class RunAttempt(Wire):
     """One attempt of a run."""

@@ -4,14 +4,17 @@ A Result tells what was judged in its attempt. One that tells nothing, because t
 beside an `AttestationFailed`: less than was found may be told, and never more.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
 from attestation.api import RunResult, RunSeal
 from attestation.errors import RunDiffers
 from attestation.store import Run, RunAttempt
+from attestation.wire import jcs
 
 VERIFIED: Final = "AttestationVerified"
 FAILED: Final = "AttestationFailed"
@@ -73,42 +76,10 @@ def _demand(said: Mapping[str, Any], **expected: Any) -> None:
 
 
 def _demand_found(said: Mapping[str, Any], found: RunResult) -> None:
-    tcb = found.tcb
-    _demand(
-        said,
-        verdict=found.verdict,
-        machineID=found.machine_id,
-        quote=found.quote,
-        signature=found.signature,
-        evidence=[
-            {"mediaType": each.media_type, "sha256": each.sha256, "size": each.size}
-            for each in found.evidence
-        ]
-        or None,
-        measurements=[{"slot": each.slot, "digest": each.digest} for each in found.measurements] or None,
-        tcb=None
-        if tcb is None
-        else _present(
-            status=tcb.status,
-            date=tcb.date,
-            evaluationDataNumber=tcb.evaluation_data_number,
-            advisoryIDs=list(tcb.advisory_ids) or None,
-        ),
-        attestationResult=found.attestation_result,
-    )
+    written = found.written()
+    _demand(said, **{member: written.get(member) for member in ("verdict", *_FOUND)})
     # A controller may add what it knows of the agent; what was checked stands first, in its order.
-    checks = said.get("checks") or []
-    judged = [
-        _present(
-            id=each.id,
-            outcome=each.outcome,
-            code=each.code,
-            expected=each.expected,
-            actual=each.actual,
-            source=each.source,
-        )
-        for each in found.checks
-    ]
+    checks, judged = said.get("checks") or [], written.get("checks", [])
     if not isinstance(checks, list) or checks[: len(judged)] != judged:
         raise RunDiffers("checks of the Result are not what the service found")
 
@@ -149,6 +120,7 @@ def _demand_event(request: RunSeal, run: Run, verdict: str, types: tuple[str, ..
         raise RunDiffers("the event has no signals, or no clusterIdentity")
     if event.get("type") not in types:
         raise RunDiffers(f"type of the event is not {' or '.join(types)}")
+    result = hashlib.sha256(jcs(request.result.spec)).hexdigest()
     # An event of a run that failed by itself may say nothing of a verdict; one that tells of it tells this one.
     told = signals.get("verdict", verdict if types == (FAILED,) else None)
     expected = {
@@ -157,11 +129,8 @@ def _demand_event(request: RunSeal, run: Run, verdict: str, types: tuple[str, ..
         "run.uid": (signals.get("run.uid"), run.run_uid),
         "verdict": (told, verdict),
         "policy.id": (signals.get("policy.id", run.policy_id), run.policy_id),
+        "result.sha256": (signals.get("result.sha256", result), result),
     }
     for member, (there, wanted) in expected.items():
         if there != wanted:
             raise RunDiffers(f"{member} of the event is not what the service has")
-
-
-def _present(**members: Any) -> dict[str, Any]:
-    return {name: value for name, value in members.items() if value is not None}

@@ -7,8 +7,9 @@ from typing import get_args
 from attestation.api.runs import BACKENDS, DeviceCode
 from attestation_operator.commands import run, run_words
 from attestation_operator.crds.runs import Phase, RunStatus
-from attestation_operator.runs import objects
+from attestation_operator.runs import events, objects
 from tests.docs.pages import text
+from tests.unit.operator.runs.world import World, result
 
 
 def test_each_word_of_a_run_is_explained() -> None:
@@ -20,7 +21,12 @@ def test_each_word_of_a_run_is_explained() -> None:
     assert set(get_args(DeviceCode)) <= run_words.CODES.keys()
     assert list(get_args(Phase)) == list(objects.Phase)
     page = text("docs/kubernetes/runs.md")
-    assert [word for word in (*conditions, *reasons) if f"`{word}`" not in page] == []
+    world = World()
+    world.through(result("failed"))
+    signals = world.event(events.FAILED)["spec"]["signals"]
+    assert "result.sha256" in signals
+    words = (*conditions, *reasons, *signals, *events.FACTS)
+    assert [word for word in words if f"`{word}`" not in page] == []
 
 
 def test_the_backends_of_the_command_are_those_of_runs() -> None:
