@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
+import sqlite3
 from datetime import timedelta
 from typing import Any
 
@@ -138,6 +140,20 @@ def b64decode_url(text: str) -> bytes:
 
 
 # ---------------------------------------------------------------- the challenge
+
+
+@pytest.mark.threat("T280")
+async def test_a_policy_that_was_changed_in_the_database_verifies_nothing(service: Service) -> None:
+    """The result names what was asked: under its identifier nothing else may be judged."""
+    node = await admitted(service)
+    await opened(service, opening(service, {"tpm": {"pcrs": {"7": "11" * 32}}}))
+    with contextlib.closing(sqlite3.connect(service.directory / "machines.db")) as db, db:
+        db.execute("UPDATE runs SET policy = ?", (json.dumps(pinning(node, 7)),))
+    answer = await posted(service, quoted(node, await challenged(service)))
+    assert answer.status_code == 202
+    found = await result(service)
+    assert found["verdict"] == "indeterminate"
+    assert "policy" in checks(found, "unavailable")
 
 
 @pytest.mark.threat("T263")

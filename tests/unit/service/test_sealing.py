@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import itertools
@@ -284,6 +285,8 @@ OTHER_RESULTS: list[dict[str, Any]] = [
     {"quote": "AAAA"},
     {"nonce": "0123456789abcdef"},
     {"verdict": "indeterminate"},
+    {"trusted": "true"},
+    {"verifierNotes": "and everything else was well"},
 ]
 OTHER_EVENTS: list[dict[str, Any]] = [
     {"type": "AttestationFailed"},
@@ -296,6 +299,26 @@ OTHER_EVENTS: list[dict[str, Any]] = [
     {"signals": {"run.uid": UID}},
     {"signals": {"run.uid": UID, "verdict": "verified", "policy.id": "other"}},
     {"signals": None},
+    {"severity": "critical"},
+    {"class": "Anomaly"},
+    {"subject": {"kind": "Node", "name": "w-2"}},
+    {"subject": {"kind": "Pod", "name": "w-1"}},
+    {"subject": {"kind": "Node", "name": "w-1", "uid": "another"}},
+    {"subject": None},
+]
+OTHER_SIGNALS = {
+    "run.namespace": "other",
+    "run.name": "other",
+    "run.attempt": "2",
+    "node.name": "w-2",
+    "backend": "tdx",
+    "result.name": "other",
+    "result.sha256": "00" * 32,
+}
+ADDED_CHECKS: list[Any] = [
+    {"id": "reference", "outcome": "unavailable"},
+    {"id": "evidence", "outcome": "pass"},
+    "evidence",
 ]
 
 
@@ -315,10 +338,66 @@ async def test_a_result_that_was_not_judged_so_is_not_sealed(service: Service) -
 
 @pytest.mark.threat("T280")
 async def test_an_event_that_tells_another_verdict_is_not_sealed(service: Service) -> None:
-    """Nor one of another run or cluster."""
+    """Nor one of another run, node or cluster, nor one that is told as if it mattered less or more."""
     for event in OTHER_EVENTS:
         answer = await put(service, await wanted(service, event=event))
         assert (answer.status_code, answer.json()["type"]) == (409, "urn:itl:problem:run-differs"), event
+    honest = await wanted(service)
+    signals = honest["event"]["spec"]["signals"]
+    for name, value in OTHER_SIGNALS.items():
+        answer = await put(service, await wanted(service, event={"signals": {**signals, name: value}}))
+        assert (answer.status_code, answer.json()["type"]) == (409, "urn:itl:problem:run-differs"), name
+    good = OTHER_SIGNALS | {
+        "run.namespace": "seed",
+        "run.name": "check-w-1",
+        "run.attempt": "1",
+        "node.name": "w-1",
+        "backend": "tpm",
+        "result.name": "check-w-1-result",
+        "result.sha256": hashlib.sha256(jcs(honest["result"]["spec"])).hexdigest(),
+    }
+    assert (await put(service, await wanted(service, event={"signals": signals | good}))).status_code == 200
+
+
+@pytest.mark.threat("T280")
+async def test_a_controller_adds_no_check_of_its_own(service: Service) -> None:
+    """But why there is no evidence: a `pass` would be read as one of the service's."""
+    for check in ADDED_CHECKS:
+        said = await wanted(service)
+        said["result"]["spec"]["checks"].append(check)
+        answer = await put(service, said)
+        assert (answer.status_code, answer.json()["type"]) == (409, "urn:itl:problem:run-differs"), check
+
+
+@pytest.mark.threat("T280")
+async def test_who_writes_the_row_has_nothing_else_signed(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that was changed in the database is compared again before the key signs."""
+    said = await wanted(service)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(service.resources.signer), "sign_dsse", _raise)
+        assert (await asked(service, said))["phase"] == "Pending"
+    other = copy.deepcopy(said)
+    other["event"]["spec"]["subject"]["name"] = "w-2"
+    with contextlib.closing(sqlite3.connect(service.directory / "machines.db")) as db, db:
+        db.execute("UPDATE run_seals SET request = ?", (json.dumps(other),))
+    service.clock.advance(5)
+    assert await sealing.advance_due(service.resources) == 1
+    last = await asked(service, said)
+    assert (last["phase"], last["failures"][-1]["reason"]) == ("Pending", "run-differs")
+
+
+@pytest.mark.threat("T280")
+async def test_who_writes_the_row_has_no_broken_file_kept(service: Service) -> None:
+    """What is archived stands there for good: it is read before, and waits while it is not what was signed."""
+    said = await wanted(service)
+    assert (await asked(service, said))["phase"] == "Signed"
+    with contextlib.closing(sqlite3.connect(service.directory / "machines.db")) as db, db:
+        db.execute("UPDATE run_seals SET request = replace(request, 'se-00', 'se-01')")
+    last = await onward(service)
+    assert (last["phase"], last["failures"][-1]["reason"]) == ("Logged", "run-differs")
+    assert not archived(service).exists()
 
 
 async def test_an_event_that_names_another_result_is_not_sealed(service: Service) -> None:
@@ -393,7 +472,22 @@ async def test_a_run_that_ended_by_its_deadline_claims_nothing(start: Starter) -
     assert (await put(service, unsaid)).status_code == 409
     answer = await posted(service, quoted(node, await challenged(service)))
     assert answer.status_code == 202
+    early = sealing_of(
+        run,
+        nothing_spec(run, run["attempts"][0], "DeadlineExceeded"),
+        told="failed",
+        reason="DeadlineExceeded",
+    )
+    # A run has one seal: one of nothing before its time would be all that is ever sealed of it.
+    assert (await put(service, early)).status_code == 409
+    service.clock.advance(120)
     assert (await put(service, absent)).status_code == 409
+    notes = copy.deepcopy(early)
+    notes["result"]["spec"]["verifierNotes"] = "all was well"
+    assert (await put(service, notes)).status_code == 409
+    passed = copy.deepcopy(early)
+    passed["result"]["spec"]["checks"][0]["outcome"] = "pass"
+    assert (await put(service, passed)).status_code == 409
     late = sealing_of(
         run,
         nothing_spec(run, run["attempts"][0], "DeadlineExceeded"),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from attestation.api.runs import RunOpen
+from attestation.api.runs import RunDetail, RunOpen
 from attestation.errors import PolicyInvalid
 from attestation.reference.attestation_policy import policy_of
 from attestation_operator.crds.runs import RunSpec
@@ -120,3 +120,21 @@ def question(run: Run, asked: Asked, objects: Mapping[Key, Raw | None], cluster_
     except ValidationError as e:
         fields = ", ".join(".".join(map(str, each["loc"])) for each in e.errors(include_input=False))
         raise NotAsked(Reason.POLICY_INVALID, f"the service does not read such a run: {fields}") from None
+
+
+def of_another(run: Run, detail: RunDetail) -> str | None:
+    """Return which member shows that the service tells of another run than *run*; None where none does.
+
+    The service's database is not trusted to have kept what was asked: whose verdict it is is looked at here.
+    """
+    if run.was_changed:
+        return None  # it has ended by that, and nothing that was found counts
+    said = {
+        "namespace": (detail.namespace, run.namespace),
+        "name": (detail.name, run.name),
+        "node_name": (detail.node_name, run.node_name),
+        "backend": (detail.backend, run.backend),
+        "policy_source": (detail.policy_source, run.source),
+        "deadline": (detail.deadline, run.deadline),
+    }
+    return next((member for member, (there, wanted) in said.items() if there != wanted), None)

@@ -116,15 +116,26 @@ def ending_key(run: Run, chosen: Chosen) -> Key:
     return chosen.teller.key(run, run.attempt, chosen.teller.ending(run).type)
 
 
+_FACT: Final = ("class", "type", "severity", "correlationID", "signals")
+"""What makes a fact this one. Who told it when, and what the Node was like then, may differ."""
+
+
+def _is_about(there: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
+    """Return whether an event that is there is about the same object in the same cluster."""
+    one, other = there["spec"].get("subject") or {}, event["spec"]["subject"]
+    clusters = [(each["spec"].get("clusterIdentity") or {}).get("clusterID") for each in (there, event)]
+    return clusters[0] == clusters[1] and all(one.get(name) == other.get(name) for name in ("kind", "name"))
+
+
 def tell(case: Case, event: Mapping[str, Any]) -> Looked:
     """Return what is missing until *event* is told; `again` where it must be created first.
 
-    One that is there is the same fact told before, if its signals are the same; else a warning.
+    One that is there is the same fact told before, if it says the same of the same; else a warning.
     """
     there = case.objects[Key.of(SECURITY_EVENT, event)]
     if there is None:
         return Looked(actions=(Create(kind=SECURITY_EVENT, raw=event),), again=True)
-    if there["spec"].get("signals") != event["spec"]["signals"]:
+    if any(there["spec"].get(member) != event["spec"][member] for member in _FACT) or not _is_about(there, event):
         return Looked(warning=f"SecurityEvent {event['metadata']['name']} tells another fact")
     if (there.get("status") or {}).get("phase"):
         return Looked()

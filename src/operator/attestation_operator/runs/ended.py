@@ -9,7 +9,7 @@ from attestation.api.runs import RunAttempt, RunBundle, RunDetail
 from attestation.errors import AttestationError, Unavailable
 from attestation_operator.actions import Action, Create, Delete, MergeStatus
 from attestation_operator.objects import BUNDLE, RESULT, SECURITY_EVENT, Raw, Target
-from attestation_operator.runs import bundles, events, node_action, results
+from attestation_operator.runs import asked, bundles, events, node_action, results
 from attestation_operator.runs.cases import Answer, Ask, Case, Looked, ended_pause, ending_key, tell, write
 from attestation_operator.runs.objects import (
     NOTHING_TO_SEAL,
@@ -48,12 +48,18 @@ def _result_again(case: Case) -> Looked:
         return Looked(ask=Ask.LOOK)
     if not isinstance(detail, RunDetail):
         return _waits_for_the_service(case, detail)
+    if other := asked.of_another(case.run, detail):
+        return _of_another(case, other)
     wanted_result = results.result_object(
         case.run, detail, _last(case.run, detail), reason=case.run.failed_for
     )
     there = case.objects[case.run.result]
     first = () if there is None else (Delete(target=Target.of(RESULT, there)),)
     return Looked(actions=(*first, Create(kind=RESULT, raw=wanted_result)), again=True)
+
+
+def _of_another(case: Case, member: str) -> Looked:
+    return Looked(after=ended_pause(case), warning=f"the service tells of another run: {member}")
 
 
 def _last(run: Run, detail: RunDetail) -> RunAttempt:
@@ -72,8 +78,11 @@ def _tell_the_end(case: Case, result: Raw | None) -> Looked:
         status = results.first_status(result, ttl=chosen.result_ttl, at=case.at)
         if status is not None:
             actions.append(MergeStatus(target=Target.of(RESULT, result), status=status))
-    # 2. The Node, where this run has a word about it.
+    # 2. The Node, where this run has a word about it: the one that was asked. Another of its name proved nothing.
     node = case.objects[run.node] if run.node_name else None
+    asked_uid = None if result is None else result["spec"].get("nodeUID")
+    if node is not None and asked_uid not in (None, node["metadata"]["uid"]):
+        node = None
     if node is not None and run.verdict is not None and _has_a_word(run):
         actions += node_action.reconcile(
             node, action=chosen.node_action, verdict=run.verdict, ended_at=run.ended_at
@@ -86,7 +95,7 @@ def _tell_the_end(case: Case, result: Raw | None) -> Looked:
         detected_at=run.ended_at,
         signals=events.ending_signals(run, None if result is None else results.spec_sha256(result)),
         node=node,
-        node_uid=None if result is None else result["spec"].get("nodeUID"),
+        node_uid=asked_uid,
     )
     told = tell(case, event)
     if told.again:
@@ -122,6 +131,8 @@ def _result_late(case: Case) -> Looked:
         return Looked(ask=Ask.LOOK)
     if not isinstance(detail, RunDetail):
         return _waits_for_the_service(case, detail)
+    if other := asked.of_another(run, detail):
+        return _of_another(case, other)
     back = recovered(case)
     if back.again:
         return back

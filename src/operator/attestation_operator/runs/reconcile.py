@@ -23,6 +23,7 @@ from attestation_operator.objects import RESULT, Target
 from attestation_operator.runs import asked, events, results
 from attestation_operator.runs.cases import (
     GRACE,
+    LOST_SECONDS,
     POLL_SECONDS,
     Answer,
     Ask,
@@ -158,6 +159,11 @@ def _look(case: Case) -> Looked:
             return _reopened(case)
         return lost(case, detail)
     assert isinstance(detail, RunDetail)
+    if other := asked.of_another(run, detail):
+        # Its verdict is another's, whatever it says. A run of which nothing is known ends with its time.
+        if at >= run.deadline:
+            return _fail(case, Reason.DEADLINE_EXCEEDED, f"the service: {other}")
+        return Looked(after=pause_for(case, LOST_SECONDS), warning=f"the service tells of another run: {other}")
     back = recovered(case)
     if back.again:
         return back

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from attestation.api import RunResult, RunSeal
@@ -20,19 +21,43 @@ VERIFIED: Final = "AttestationVerified"
 FAILED: Final = "AttestationFailed"
 INDETERMINATE: Final = "AttestationIndeterminate"
 
+_TOLD_AS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    VERIFIED: ("Compliance", ("info",)),
+    FAILED: ("Detection", ("critical",)),
+    INDETERMINATE: ("Compliance", ("medium", "info")),
+}
+"""Type of an event -> its class and severities: a failure that is told as a note is one that nobody looks at."""
+_MEMBERS: Final = frozenset(
+    {
+        *("derivedFromRun", "backend", "nodeName", "nodeUID", "nonce", "attempt", "challengeID", "policyID"),
+        *("policySource", "machineID", "quote", "signature", "evidence", "measurements", "verdict", "checks"),
+        *("tcb", "attestationResult", "verifierNotes"),
+    }
+)
+"""What a Result says. Another member is nobody's finding."""
+_OF_THE_AGENT: Final = ("device", "evidence")
+"""Checks that a controller adds: why there is no evidence, or none that proves anything."""
 _FOUND: Final = ("machineID", "quote", "signature", "evidence", "measurements", "tcb", "attestationResult")
 _ABSENT: Final = "AgentAbsent"
 _UNJUDGED: Final = (_ABSENT, "DeadlineExceeded", "NodeNotFound", "PolicyNotFound", "PolicyInvalid")
 """Reasons for which a run ends whatever was found, and its Result claims nothing."""
 
 
-def agreed(request: RunSeal, run: Run, attempts: list[RunAttempt]) -> RunAttempt:
+def agreed(request: RunSeal, run: Run, attempts: list[RunAttempt], at: datetime) -> RunAttempt:
     """Return the attempt of *run* that *request* tells of, as it was judged.
+
+    Args:
+        request: What is to be sealed.
+        run: The run, as it was opened.
+        attempts: All of its attempts.
+        at: Now: before its deadline no run is sealed as one without a verdict.
 
     Raises:
         RunDiffers: It tells something else.
     """
     said = request.result.spec
+    if strangers := sorted(said.keys() - _MEMBERS):
+        raise RunDiffers(f"the Result has a member that none has: {strangers[0][:40]!r}")
     # 1. The Result is of this run and of one of its attempts.
     _demand(
         said,
@@ -58,14 +83,15 @@ def agreed(request: RunSeal, run: Run, attempts: list[RunAttempt]) -> RunAttempt
         raise RunDiffers("attempt, challengeID: the run has no such attempt")
     # 2. It tells what was found then. Otherwise a controller could have any verdict sealed.
     found = RunResult.model_validate_json(attempt.result) if attempt.result is not None else None
-    types = _of_nothing(request, attempt) if _is_nothing(said) and _is_unjudged(request) else None
+    is_nothing = _is_nothing(said) and _is_unjudged(request)
+    types = _of_nothing(request, run, attempt, at) if is_nothing else None
     if types is None:
         if found is None:
             raise RunDiffers("nothing was judged in this attempt")
         _demand_found(said, found)
         types = _types(found)
     # 3. The event tells of this run, in the words for what was found.
-    _demand_event(request, run, said["verdict"], types)
+    _demand_event(request, run, attempt, types)
     return attempt
 
 
@@ -82,6 +108,19 @@ def _demand_found(said: Mapping[str, Any], found: RunResult) -> None:
     checks, judged = said.get("checks") or [], written.get("checks", [])
     if not isinstance(checks, list) or checks[: len(judged)] != judged:
         raise RunDiffers("checks of the Result are not what the service found")
+    _demand_of_agent(checks[len(judged) :])
+    _demand(said, verifierNotes=found.notes)
+
+
+def _demand_of_agent(checks: list[Any]) -> None:
+    """Check that what a controller adds only says why nothing was found: a `pass` is the service's to say."""
+    for each in checks:
+        if (
+            not isinstance(each, Mapping)
+            or each.get("id") not in _OF_THE_AGENT
+            or each.get("outcome") not in ("unavailable", "fail")
+        ):
+            raise RunDiffers("checks of the Result: one that the service did not make")
 
 
 def _types(found: RunResult) -> tuple[str, ...]:
@@ -104,33 +143,58 @@ def _is_unjudged(request: RunSeal) -> bool:
     return isinstance(signals, Mapping) and signals.get("reason") in _UNJUDGED
 
 
-def _of_nothing(request: RunSeal, attempt: RunAttempt) -> tuple[str, ...]:
+def _of_nothing(request: RunSeal, run: Run, attempt: RunAttempt, at: datetime) -> tuple[str, ...]:
     """Return how the event of a run is called that ended without a verdict."""
-    absent = request.event.spec["signals"]["reason"] == _ABSENT
-    if absent and attempt.used_at is not None:
+    reason = request.event.spec["signals"]["reason"]
+    if reason == _ABSENT and attempt.used_at is not None:
         raise RunDiffers("the agent was there: this attempt was answered")
+    # A run has one seal: without this, one of nothing could be had before the node answers, and what it answers never.
+    if at < run.deadline:
+        raise RunDiffers("the deadline of the run has not come")
+    checks = request.result.spec.get("checks") or []
+    if not isinstance(checks, list):
+        raise RunDiffers("checks of the Result are no list")
+    _demand_of_agent(checks)
+    _demand(request.result.spec, tcb=None, verifierNotes=reason)
     return (FAILED,)
 
 
-def _demand_event(request: RunSeal, run: Run, verdict: str, types: tuple[str, ...]) -> None:
-    event = request.event.spec
-    signals = event.get("signals")
-    cluster = event.get("clusterIdentity")
-    if not isinstance(signals, Mapping) or not isinstance(cluster, Mapping):
-        raise RunDiffers("the event has no signals, or no clusterIdentity")
-    if event.get("type") not in types:
+def _demand_event(request: RunSeal, run: Run, attempt: RunAttempt, types: tuple[str, ...]) -> None:
+    event, result = request.event.spec, request.result
+    signals, cluster, subject = (event.get(name) for name in ("signals", "clusterIdentity", "subject"))
+    if not all(isinstance(each, Mapping) for each in (signals, cluster, subject)):
+        raise RunDiffers("the event has no signals, no clusterIdentity, or no subject")
+    type_, verdict = event.get("type"), result.spec["verdict"]
+    if type_ not in types:
         raise RunDiffers(f"type of the event is not {' or '.join(types)}")
-    result = hashlib.sha256(jcs(request.result.spec)).hexdigest()
-    # An event of a run that failed by itself may say nothing of a verdict; one that tells of it tells this one.
-    told = signals.get("verdict", verdict if types == (FAILED,) else None)
-    expected = {
-        "clusterID": (cluster.get("clusterID"), run.cluster_id),
-        "correlationID": (event.get("correlationID"), run.run_uid),
-        "run.uid": (signals.get("run.uid"), run.run_uid),
-        "verdict": (told, verdict),
-        "policy.id": (signals.get("policy.id", run.policy_id), run.policy_id),
-        "result.sha256": (signals.get("result.sha256", result), result),
-    }
-    for member, (there, wanted) in expected.items():
+    class_, severities = _TOLD_AS[type_]
+    # One that is missing is told by whoever makes the statement.
+    if event.get("class", class_) != class_ or event.get("severity") not in (None, *severities):
+        raise RunDiffers(f"class or severity of the event is not that of {type_}")
+    for member, there, wanted in (
+        ("clusterID", cluster.get("clusterID"), run.cluster_id),
+        ("correlationID", event.get("correlationID"), run.run_uid),
+        ("run.uid", signals.get("run.uid"), run.run_uid),
+        # An event of a run that failed by itself may say nothing of a verdict; one that tells of it tells this one.
+        ("verdict", signals.get("verdict", verdict if types == (FAILED,) else None), verdict),
+        # About another node it would be another node's verdict, for whoever reads events alone.
+        ("subject", (subject.get("kind"), subject.get("name")), ("Node", run.node_name)),
+    ):
         if there != wanted:
+            raise RunDiffers(f"{member} of the event is not what the service has")
+    may_say = {
+        "run.namespace": run.namespace,
+        "run.name": run.name,
+        "node.name": run.node_name,
+        "backend": run.backend,
+        "policy.id": run.policy_id,
+        "result.name": result.name,
+        "result.sha256": hashlib.sha256(jcs(result.spec)).hexdigest(),
+    }
+    said = {**signals, "subject.uid": subject.get("uid", run.node_uid)}
+    if signals.get("reason") not in _UNJUDGED or signals.get("reason") == _ABSENT:
+        # Who ended a run without the service knew only the Node that is there now, and the attempt that it saw last.
+        may_say |= {"run.attempt": str(attempt.attempt), "subject.uid": run.node_uid}
+    for member, wanted in may_say.items():
+        if said.get(member, wanted) != wanted:
             raise RunDiffers(f"{member} of the event is not what the service has")

@@ -23,6 +23,7 @@ from attestation.api.node_csr import ObjectUID
 from attestation.errors import (
     ChallengeExpired,
     Forbidden,
+    PolicyInvalid,
     RateLimited,
     RequestInvalid,
     RunDiffers,
@@ -143,7 +144,11 @@ def _run(uid: str, request: RunOpen, who: Controller, at: datetime) -> Run:
     if request.deadline > at + LONGEST:
         raise RequestInvalid(f"deadline: more than {LONGEST.seconds} s from now; compare the clocks")
     said = request.model_dump(mode="json")
-    policy = canonical_json(request.policy).decode() if request.policy is not None else None
+    try:
+        policy = canonical_json(request.policy).decode() if request.policy is not None else None
+    except ValueError:
+        # 1e400 is read as infinity, which JSON cannot say again.
+        raise PolicyInvalid("policy: a number in it is none") from None
     return Run(
         run_id=secrets.token_bytes(asked.ID_BYTES).hex(),
         cluster_id=cluster_id,

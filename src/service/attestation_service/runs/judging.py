@@ -160,6 +160,9 @@ def _outcomes(
 ) -> list[Outcome]:
     """Return every outcome, that of the appraisal and what a run asks besides."""
     found = [_judge_machine(gathered, asked, machine, res)]
+    if identifier(asked.policy) != asked.run.policy_id:
+        # By another version, or by who writes to the database: nobody asked what would be answered.
+        found.append(POLICY.undecided("the policy is not what it was when the run was opened"))
     if appraisal is None:
         return found
     found += [each if asked.enforced else _reported(each) for each in appraisal.result.outcomes]

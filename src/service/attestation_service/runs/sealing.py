@@ -39,6 +39,7 @@ from attestation.sealing import (
     Statement,
     entry_detail,
     make_statement,
+    parse,
     service_key,
     write,
 )
@@ -109,7 +110,7 @@ async def seal(uid: RunUID, request: Wanted, *, res: Res, who: ControllerDep) ->
         found = tx.run_seals.get(run.run_id)
         if found is not None:
             return _same(found, content)
-        attempt = agreed(request, run, tx.runs.attempts(run.run_id))
+        attempt = agreed(request, run, tx.runs.attempts(run.run_id), at)
         # Here, before anything is kept: what cannot be told never could.
         _statement(request, run, attempt, tx.runs.blobs(attempt.challenge_id), res, at)
         asked = who.event("run_sealed")
@@ -206,15 +207,24 @@ async def advance(run_id: str, res: Resources, *, archives: bool) -> RunSeal:
 
 
 async def _sign(row: RunSeal, res: Resources, at: datetime) -> bool:
-    """Sign the statement, and bind it to the log: what is signed and not logged proves nothing."""
+    """Sign the statement, and bind it to the log: what is signed and not logged proves nothing.
+
+    Raises:
+        RunDiffers: The row says something else than was judged.
+    """
+    request = Wanted.model_validate_json(row.request)
 
     def load(tx: Tx) -> tuple[Run, RunAttempt, list[RunBlob]]:
         run = demand(tx, row.cluster_id, row.run_uid)
-        (attempt,) = (each for each in tx.runs.attempts(run.run_id) if each.challenge_id == row.challenge_id)
-        return run, attempt, tx.runs.blobs(row.challenge_id)
+        # Once more: between what was asked and what is signed is a row, which authority does not cover. What it is
+        # compared with is covered: who changes both is found by the audit.
+        attempt = agreed(request, run, tx.runs.attempts(run.run_id), at)
+        return run, attempt, tx.runs.blobs(attempt.challenge_id)
 
     run, attempt, blobs = await res.store.read(load)
-    statement = _statement(Wanted.model_validate_json(row.request), run, attempt, blobs, res, at)
+    if attempt.challenge_id != row.challenge_id:
+        raise RunDiffers("the row names another attempt than its request")
+    statement = _statement(request, run, attempt, blobs, res, at)
     try:
         signer = res.signer
         key = service_key(public_members(signer.active_jwk()))
@@ -289,6 +299,8 @@ async def _prove(row: RunSeal, res: Resources) -> bool | None:
 
 async def _archive(row: RunSeal, res: Resources, at: datetime) -> bool:
     data = await file_of(row, res)
+    # What is kept cannot be taken back: a file that nobody could believe must not stand in the place of this one.
+    await asyncio.to_thread(_demand_readable, data)
     assert row.signed_at is not None
     name = f"{row.cluster_id}/{row.signed_at:%Y}/{row.signed_at:%m}/{row.bundle_uid}{SUFFIX}"
     try:
@@ -311,6 +323,18 @@ async def _archive(row: RunSeal, res: Resources, at: datetime) -> bool:
     await res.store.write(lambda tx: tx.run_seals.go_on(sealed, was=row.phase))
     log.info("run.archived", uid=row.run_uid, cluster_id=row.cluster_id, url=stored.url)
     return True
+
+
+def _demand_readable(data: bytes) -> None:
+    """Check that *data* reads as a bundle whose lines are what was signed.
+
+    Raises:
+        MalformedEvidence: It is longer, or otherwise, than readers take.
+        RunDiffers: The rows say something else than when it was signed.
+    """
+    seal = parse(data)
+    if json.loads(seal.statement)["subject"] != [each.descriptor() for each in seal.subjects]:
+        raise RunDiffers("what was signed is not what is kept of the run")
 
 
 async def file_of(row: RunSeal, res: Resources) -> bytes:

@@ -138,6 +138,21 @@ def test_where_the_machine_is_not_trusted_the_label_waits() -> None:
     assert labels[RUN_VERDICT_LABEL] == "verified"
 
 
+def test_a_node_that_was_made_anew_has_none_of_the_old_ones_verdict() -> None:
+    """Another machine may have its name by then: what was proven was proven of a UID."""
+    world = World()
+    world.choose(NodeAction.LABEL)
+    world.settle()
+    asked_uid = world.node["metadata"]["uid"]
+    world.service.judge(result("verified"))
+    world.node["metadata"]["uid"] = "another"
+    world.settle()
+    assert marked(world)["labels"] == {}
+    assert world.result["spec"]["nodeUID"] == asked_uid
+    subject = world.event("AttestationVerified")["spec"]["subject"]
+    assert (subject["uid"], subject["unresolved"]) == (asked_uid, True)
+
+
 def test_what_stands_there_is_not_written_again() -> None:
     """A look costs no write."""
     world = World()

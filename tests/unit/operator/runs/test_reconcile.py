@@ -400,6 +400,51 @@ def test_another_fact_under_our_name_is_no_success() -> None:
     assert "Sealed" not in world.said
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"severity": "info"},
+        {"class": "Compliance"},
+        {"type": VERIFIED},
+        {"correlationID": "other"},
+        {"subject": {"kind": "Node", "name": "another"}},
+        {"clusterIdentity": {"clusterID": "another"}},
+    ],
+    ids=str,
+)
+def test_a_fact_that_is_told_otherwise_is_another(change: dict[str, Any]) -> None:
+    """The name of an event is known before: who may write events could tell a failure as a note, or of another."""
+    told = ended(result("failed")).event(FAILED)["spec"]
+    world = World()
+    world.settle()
+    forged = world.chosen.teller.name(read_run(world.run), 1, FAILED)
+    world.cluster.put(SECURITY_EVENT, {"metadata": {"name": forged}, "spec": told | change})
+    world.service.judge(result("failed"))
+    world.settle()
+    assert world.said["EventsEmitted"] == ("False", "EventDiffers")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"node_name": "another"}, {"namespace": "other"}, {"name": "other"}, {"backend": "tdx"}, {"deadline": AT}],
+    ids=str,
+)
+def test_a_verdict_about_another_run_is_none(other: dict[str, Any]) -> None:
+    """Whoever writes to the service's database may give a run another node: its answer is not this one's."""
+    world = World()
+    world.settle()
+    assert world.service.opened is not None
+    world.service.judge(result())
+    world.service.opened = world.service.opened.model_copy(update=other)
+    world.settle()
+    assert world.status["phase"] == "Running"
+    assert "another run" in world.warnings[-1]
+    world.pass_(121)
+    world.settle()
+    assert world.said["Failed"] == ("True", "DeadlineExceeded")
+    assert not world.cluster.of(RESULT)
+
+
 # ---------------------------------------------------------------- ends between two actions
 
 
