@@ -69,6 +69,7 @@ LARGE: dict[str, Any] = {
         "resultTTL": "24h",
         "seedEventMapping": True,
         "nodeAction": "taint",
+        "nodeActionNamespaces": ["attestation", "platform"],
     },
     "agent": {
         "enabled": True,
@@ -359,6 +360,7 @@ def test_what_it_says_after_an_installation_is_what_the_service_takes(run: Run) 
     [
         ({**SMALL, "runs": {}}, "runs.clusterID: say what"),
         ({**SMALL, "runs": {"clusterID": "a", "nodeAction": "drain"}}, "nodeAction"),
+        ({**SMALL, "runs": {"clusterID": "a", "nodeAction": "label"}}, "nodeActionNamespaces"),
         (_agent(SMALL, deviceAccess="hostPath"), "deviceAccess"),
         (_agent(SMALL, backends={"tpm": True}), "a TPM is a character device"),
         (_agent(SMALL, deviceAccess="plugin", backends={"tdx": True}), "agent.pluginResources.tdx"),

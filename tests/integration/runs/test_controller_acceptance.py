@@ -410,7 +410,7 @@ def test_c14_an_inline_policy_gives_no_standing(
         found = ready.get(f"{NODES}/{node}").get("spec", {}).get("taints") or []
         return [each["key"] for each in found if each["key"].startswith("security.ugallu.io/")]
 
-    with running(kube, service.url, tmp_path, node_action="taint"):
+    with running(kube, service.url, tmp_path, node_action="taint", node_action_namespaces=SPACE):
         inline = ready.run(node, policy=dict(ENFORCED))
         assert ready.ended(inline)["status"]["verdict"] == "verified"
         assert ready.result(inline)["status"] == {"trusted": False}

@@ -8,6 +8,7 @@ import pytest
 
 from attestation_operator import settings as module
 from attestation_operator.main import COMMANDS, _add_flags, _named, parser
+from attestation_operator.runs.settings import RunSettings
 from attestation_operator.settings import Address, BoundSettings, Settings, SettingsInvalid, parse_address
 
 URL = {"ITL_OPERATOR_SERVICE_URL": "https://attest.example"}
@@ -100,6 +101,17 @@ def test_a_switch_needs_no_value() -> None:
         loaded = Switched.load(URL | {"ITL_OPERATOR_SEED_EVENT_MAPPING": "true"}, flags)
         assert loaded.seed_event_mapping is found
     assert Switched.load(URL).seed_event_mapping is False
+
+
+def test_a_node_action_names_whose_runs_act() -> None:
+    """A Node is everybody's: no namespace decides about it unasked."""
+    there = URL | {"ITL_OPERATOR_CLUSTER_ID": "kube-1", "ITL_OPERATOR_TOKEN_FILE": "/token"}
+    assert RunSettings.load(there).acts_for == frozenset()
+    for namespaces in ({}, {"node_action_namespaces": "a b"}, {"node_action_namespaces": "a,"}):
+        with pytest.raises(SettingsInvalid, match="(?i)node.action.namespaces"):
+            RunSettings.load(there, {"node_action": "label", **namespaces})
+    chosen = {"node_action": "label", "node_action_namespaces": "platform,attestation"}
+    assert RunSettings.load(there, chosen).acts_for == {"platform", "attestation"}
 
 
 def test_no_two_settings_of_a_command_have_one_flag() -> None:

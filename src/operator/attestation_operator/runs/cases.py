@@ -47,11 +47,13 @@ class Chosen:
         teller: Who tells events.
         result_ttl: How long Results are kept.
         node_action: What a run does to its Node.
+        acts_for: Namespaces whose runs do: who writes policies in another one has no word about a Node.
     """
 
     teller: Teller
     result_ttl: timedelta
     node_action: NodeAction = NodeAction.NONE
+    acts_for: frozenset[str] = frozenset()
 
 
 class Unread(Exception):

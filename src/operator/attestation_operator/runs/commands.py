@@ -33,6 +33,7 @@ def maker(settings: RunSettings) -> Make:
         ),
         result_ttl=settings.kept_for,
         node_action=NodeAction(settings.node_action),
+        acts_for=settings.acts_for,
     )
 
     def make(around: Around) -> Together:

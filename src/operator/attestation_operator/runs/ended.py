@@ -83,7 +83,7 @@ def _tell_the_end(case: Case, result: Raw | None) -> Looked:
     asked_uid = None if result is None else result["spec"].get("nodeUID")
     if node is not None and asked_uid not in (None, node["metadata"]["uid"]):
         node = None
-    if node is not None and run.verdict is not None and _has_a_word(run):
+    if node is not None and run.verdict is not None and _has_a_word(run, chosen.acts_for):
         actions += node_action.reconcile(
             node, action=chosen.node_action, verdict=run.verdict, ended_at=run.ended_at
         )
@@ -109,14 +109,16 @@ def _tell_the_end(case: Case, result: Raw | None) -> Looked:
     return replace(step, actions=(*actions, *told.actions, *step.actions))
 
 
-def _has_a_word(run: Run) -> bool:
+def _has_a_word(run: Run, namespaces: frozenset[str]) -> bool:
     """Return whether *run* may mark its Node.
 
-    Only under an AttestationPolicy that is enforced. A service that is away says nothing about a Node; an agent that
+    Only in one of *namespaces*: a Node is everybody's, and who may write policies in any other namespace could have any
+    Node verified, or none. Only under an AttestationPolicy that is enforced. A service that is away says nothing about a Node; an agent that
     delivers nothing does: who keeps it from doing so must not keep an old word alive.
     """
     return (
-        run.source == "ref"
+        run.namespace in namespaces
+        and run.source == "ref"
         and not run.was_changed
         and run.standing is Standing.ENFORCED
         and run.failed_for is not Reason.DEADLINE_EXCEEDED

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from attestation.api.base import CLUSTER_ID_PATTERN
 from attestation_operator.durations import parse_duration
 from attestation_operator.settings import BoundSettings, LeaderSettings
+
+
+_NAMESPACE: Final = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 
 
 class RunSettings(LeaderSettings, BoundSettings):
@@ -30,12 +33,30 @@ class RunSettings(LeaderSettings, BoundSettings):
     node_action: Literal["none", "label", "taint", "cordon"] = "none"
     """What a run under an AttestationPolicy that is enforced does to its Node."""
 
+    node_action_namespaces: Annotated[
+        str | None, Field(pattern=rf"^{_NAMESPACE}(,{_NAMESPACE})*$", max_length=4096, validate_default=True)
+    ] = None
+    """Namespaces whose runs act on Nodes, separated by commas; needed where `node_action` is not `none`."""
+
     @field_validator("result_ttl")
     @classmethod
     def _ttl(cls, text: str) -> str:
         if not timedelta(minutes=1) <= parse_duration(text) <= timedelta(days=3660):
             raise ValueError("must be from 1m to ten years")
         return text
+
+    @field_validator("node_action_namespaces")
+    @classmethod
+    def _whose_runs(cls, text: str | None, found: ValidationInfo) -> str | None:
+        # A Node is everybody's, an AttestationPolicy is of whoever may write in its namespace.
+        if text is None and found.data.get("node_action", "none") != "none":
+            raise ValueError("must name the namespaces whose runs act on Nodes")
+        return text
+
+    @property
+    def acts_for(self) -> frozenset[str]:
+        """Namespaces whose runs act on Nodes."""
+        return frozenset((self.node_action_namespaces or "").split(",")) - {""}
 
     @property
     def kept_for(self) -> timedelta:

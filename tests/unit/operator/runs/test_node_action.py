@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -78,6 +79,16 @@ def test_a_cordon_is_lifted_by_a_later_verified_run_if_it_was_ours() -> None:
     both.cluster.apply(reconcile(both.node, action=NodeAction.CORDON, verdict="verified", ended_at=after))
     assert marked(both)["unschedulable"] is True
     assert RUN_CORDONED_LABEL not in marked(both)["labels"]
+
+
+def test_only_runs_of_namespaces_that_were_named_mark_a_node() -> None:
+    """Who may write runs and policies in another one could have any Node verified, or cordoned."""
+    world = World()
+    world.chosen = replace(world.chosen, acts_for=frozenset({"another"}))
+    assert through(world, NodeAction.LABEL, "verified")["labels"] == {}
+    world = World()
+    world.chosen = replace(world.chosen, acts_for=frozenset())
+    assert "unschedulable" not in through(world, NodeAction.CORDON, "failed")
 
 
 def test_who_has_no_word_about_a_node_does_nothing_to_it() -> None:

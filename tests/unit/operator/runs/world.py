@@ -45,7 +45,7 @@ ENFORCED: Mapping[str, Any] = {"tpm": {"pcrs": {"7": "ab" * 32}}}
 REPORTED: Mapping[str, Any] = {"mode": "report", **ENFORCED}
 
 TELLER = Teller(cluster_id=CLUSTER, cluster_name="production", instance="pod-1")
-CHOSEN = Chosen(teller=TELLER, result_ttl=timedelta(hours=168))
+CHOSEN = Chosen(teller=TELLER, result_ttl=timedelta(hours=168), acts_for=frozenset({SPACE}))
 
 
 class Killed(Exception):
