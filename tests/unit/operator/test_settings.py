@@ -108,7 +108,7 @@ def test_a_node_action_names_whose_runs_act() -> None:
     there = URL | {"ITL_OPERATOR_CLUSTER_ID": "kube-1", "ITL_OPERATOR_TOKEN_FILE": "/token"}
     assert RunSettings.load(there).acts_for == frozenset()
     for namespaces in ({}, {"node_action_namespaces": "a b"}, {"node_action_namespaces": "a,"}):
-        with pytest.raises(SettingsInvalid, match="(?i)node.action.namespaces"):
+        with pytest.raises(SettingsInvalid, match=r"(?i)node.action.namespaces"):
             RunSettings.load(there, {"node_action": "label", **namespaces})
     chosen = {"node_action": "label", "node_action_namespaces": "platform,attestation"}
     assert RunSettings.load(there, chosen).acts_for == {"platform", "attestation"}

@@ -261,7 +261,9 @@ async def test_of_two_who_open_a_run_one_does(service: Service) -> None:
 
 async def test_a_number_that_is_none_is_refused(service: Service) -> None:
     """1e400 is read as infinity, which nothing could write down again."""
-    said = json.dumps(opening(service, {"mode": "report", "tcb": {"minEvaluation": 7}})).replace("7}", "1e400}")
+    said = json.dumps(opening(service, {"mode": "report", "tcb": {"minEvaluation": 7}})).replace(
+        "7}", "1e400}"
+    )
     headers = of_controller(service) | {"Content-Type": "application/json"}
     answer = await service.http.put(f"/api/v1/runs/{UID}", content=said, headers=headers)
     assert (answer.status_code, code_of(answer)) == (422, "policy-invalid")

@@ -137,7 +137,9 @@ def tell(case: Case, event: Mapping[str, Any]) -> Looked:
     there = case.objects[Key.of(SECURITY_EVENT, event)]
     if there is None:
         return Looked(actions=(Create(kind=SECURITY_EVENT, raw=event),), again=True)
-    if any(there["spec"].get(member) != event["spec"][member] for member in _FACT) or not _is_about(there, event):
+    if any(there["spec"].get(member) != event["spec"][member] for member in _FACT) or not _is_about(
+        there, event
+    ):
         return Looked(warning=f"SecurityEvent {event['metadata']['name']} tells another fact")
     if (there.get("status") or {}).get("phase"):
         return Looked()

@@ -113,8 +113,8 @@ def _has_a_word(run: Run, namespaces: frozenset[str]) -> bool:
     """Return whether *run* may mark its Node.
 
     Only in one of *namespaces*: a Node is everybody's, and who may write policies in any other namespace could have any
-    Node verified, or none. Only under an AttestationPolicy that is enforced. A service that is away says nothing about a Node; an agent that
-    delivers nothing does: who keeps it from doing so must not keep an old word alive.
+    Node verified, or none. Only under an AttestationPolicy that is enforced. A service that is away says nothing about
+    a Node; an agent that delivers nothing does: who keeps it from doing so must not keep an old word alive.
     """
     return (
         run.namespace in namespaces

@@ -163,7 +163,9 @@ def _look(case: Case) -> Looked:
         # Its verdict is another's, whatever it says. A run of which nothing is known ends with its time.
         if at >= run.deadline:
             return _fail(case, Reason.DEADLINE_EXCEEDED, f"the service: {other}")
-        return Looked(after=pause_for(case, LOST_SECONDS), warning=f"the service tells of another run: {other}")
+        return Looked(
+            after=pause_for(case, LOST_SECONDS), warning=f"the service tells of another run: {other}"
+        )
     back = recovered(case)
     if back.again:
         return back

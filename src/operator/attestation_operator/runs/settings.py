@@ -11,7 +11,6 @@ from attestation.api.base import CLUSTER_ID_PATTERN
 from attestation_operator.durations import parse_duration
 from attestation_operator.settings import BoundSettings, LeaderSettings
 
-
 _NAMESPACE: Final = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 
 

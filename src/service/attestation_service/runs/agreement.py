@@ -161,9 +161,7 @@ def _of_nothing(request: RunSeal, run: Run, attempt: RunAttempt, at: datetime) -
 
 def _demand_event(request: RunSeal, run: Run, attempt: RunAttempt, types: tuple[str, ...]) -> None:
     event, result = request.event.spec, request.result
-    signals, cluster, subject = (event.get(name) for name in ("signals", "clusterIdentity", "subject"))
-    if not all(isinstance(each, Mapping) for each in (signals, cluster, subject)):
-        raise RunDiffers("the event has no signals, no clusterIdentity, or no subject")
+    signals, cluster, subject = (_object(event, name) for name in ("signals", "clusterIdentity", "subject"))
     type_, verdict = event.get("type"), result.spec["verdict"]
     if type_ not in types:
         raise RunDiffers(f"type of the event is not {' or '.join(types)}")
@@ -198,3 +196,10 @@ def _demand_event(request: RunSeal, run: Run, attempt: RunAttempt, types: tuple[
     for member, wanted in may_say.items():
         if said.get(member, wanted) != wanted:
             raise RunDiffers(f"{member} of the event is not what the service has")
+
+
+def _object(event: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = event.get(name)
+    if not isinstance(found, Mapping):
+        raise RunDiffers(f"the event has no {name}")
+    return found

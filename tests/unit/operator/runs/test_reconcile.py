@@ -426,7 +426,13 @@ def test_a_fact_that_is_told_otherwise_is_another(change: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize(
     "other",
-    [{"node_name": "another"}, {"namespace": "other"}, {"name": "other"}, {"backend": "tdx"}, {"deadline": AT}],
+    [
+        {"node_name": "another"},
+        {"namespace": "other"},
+        {"name": "other"},
+        {"backend": "tdx"},
+        {"deadline": AT},
+    ],
     ids=str,
 )
 def test_a_verdict_about_another_run_is_none(other: dict[str, Any]) -> None:
