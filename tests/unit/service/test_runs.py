@@ -563,9 +563,13 @@ async def test_a_run_that_cannot_be_written_is_not_opened(
 async def test_a_cluster_opens_so_many_runs(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond them it waits; one that is open already may be opened again."""
     monkeypatch.setattr(handlers, "OPENED", RateLimit(requests=2, per_seconds=3_600))
+    monkeypatch.setattr(handlers, "OPENED_IN_CLUSTER", RateLimit(requests=3, per_seconds=3_600))
     answers = [await ask(service, "PUT", f"uid-{i}", opening(service)) for i in range(3)]
     assert [each.status_code for each in answers] == [200, 200, 429]
     assert (await opened(service, opening(service), "uid-1"))["attempt"] == 1
+    # Another namespace has its own, as long as the cluster has some.
+    for uid, namespace, status in (("uid-3", "other", 200), ("uid-4", "third", 429)):
+        assert (await ask(service, "PUT", uid, opening(service, namespace=namespace))).status_code == status
 
 
 # ---------------------------------------------------------------- kept

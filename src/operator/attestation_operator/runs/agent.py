@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 MAX_RUNS: Final = 256
 """So many runs of this node are known at the same time; what comes beyond waits for the next list."""
+MAX_RUNS_OF_NAMESPACE: Final = MAX_RUNS // 2
+"""Of them so many are of one namespace: who may create runs there leaves room for those of others."""
 RUN_SECONDS: Final = 300.0
 """No run lasts longer (CONFIDENTIAL §2.1): so long a challenge is asked for where the service is away."""
 CHALLENGE_SECONDS: Final = 60.0
@@ -176,6 +178,7 @@ class RunAgent:
         self._waiting: dict[str, dict[str, None]] = {device: {} for device in DEVICES.values()}
         self._busy: set[str] = set()
         self._came = {device: asyncio.Event() for device in self._waiting}
+        self._turns: dict[str, int] = {}
         self._failures = dict.fromkeys(self._waiting, 0)
 
     # What the watch tells
@@ -190,11 +193,27 @@ class RunAgent:
             known = None
         if run is None:
             return
-        if known is None and len(self._open) >= MAX_RUNS:
+        if known is None and not self._has_room(name):
             self._log.warning("run.too_many", run=name, most=MAX_RUNS)
             return
         self._open[name] = run
         self._enqueue(run)
+
+    def _has_room(self, name: str) -> bool:
+        beside = sum(_namespace(each) == _namespace(name) for each in self._open)
+        return len(self._open) < MAX_RUNS and beside < MAX_RUNS_OF_NAMESPACE
+
+    def _next(self, waiting: dict[str, None]) -> str:
+        """Take the run that comes first in the namespace whose turn was longest ago.
+
+        Whoever may create runs in one namespace could otherwise keep a node from ever answering those of another.
+        """
+        name = min(waiting, key=lambda each: self._turns.get(_namespace(each), 0))
+        del waiting[name]
+        there = {_namespace(each) for each in self._open}
+        self._turns = {space: turn for space, turn in self._turns.items() if space in there}
+        self._turns[_namespace(name)] = max(self._turns.values(), default=0) + 1
+        return name
 
     def _is_open(self, run: Seen) -> bool:
         now = self._open.get(run.name)
@@ -224,8 +243,7 @@ class RunAgent:
                 while not waiting:
                     came.clear()
                     await came.wait()
-                name = next(iter(waiting))
-                del waiting[name]
+                name = self._next(waiting)
                 self._metrics.waiting.labels(device).set(len(waiting))
                 if (run := self._open.get(name)) is not None:
                     await self._handle(run, thread)
@@ -367,6 +385,10 @@ class _Later(Exception):
 
 class _Over(Exception):
     """The run ended while it was being answered; no error."""
+
+
+def _namespace(name: str) -> str:
+    return name.partition("/")[0]
 
 
 def _code(error: Exception) -> str:

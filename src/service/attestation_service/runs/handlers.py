@@ -43,7 +43,9 @@ RunUID = Annotated[ObjectUID, Path(description="`metadata.uid` of the run")]
 LONGEST: Final = timedelta(minutes=10)
 """A deadline that is further away is refused: a run lasts five minutes at most, and clocks differ."""
 OPENED: Final = RateLimit(requests=5_000, per_seconds=3_600)
-"""So many runs of one cluster are opened in an hour, all at once where it wants to."""
+"""So many runs of one namespace are opened in an hour, all at once where it wants to."""
+OPENED_IN_CLUSTER: Final = RateLimit(requests=20_000, per_seconds=3_600)
+"""Likewise of all: who may create runs in one namespace takes none from those of the others."""
 
 
 async def open_run(uid: RunUID, request: RunOpen, *, res: Res, who: ControllerDep) -> RunOpened:
@@ -193,11 +195,15 @@ def _write(tx: Tx, run: Run, who: Controller, res: Resources, at: datetime) -> N
     if run.deadline <= at:
         raise ChallengeExpired("the deadline of this run is over, and it was not opened before")
     if res.settings.rate_limits:
-        key = f"runs:{run.cluster_id}"
-        seconds = tx.rate_limits.check(key, at, OPENED)
-        if seconds is not None:
-            raise RateLimited("too many runs of this cluster", retry_after_seconds=seconds)
-        tx.rate_limits.take(key, at, OPENED)
+        # That of the namespace first: one that is refused takes nothing from its cluster.
+        for key, limit in (
+            (f"runs:{run.cluster_id}/{run.namespace}", OPENED),
+            (f"runs:{run.cluster_id}", OPENED_IN_CLUSTER),
+        ):
+            seconds = tx.rate_limits.check(key, at, limit)
+            if seconds is not None:
+                raise RateLimited("too many runs of this namespace or cluster", retry_after_seconds=seconds)
+            tx.rate_limits.take(key, at, limit)
     tx.runs.add(run)
     told = (
         f"{run.namespace}/{run.name} ({run.run_uid}): {run.backend} of node {run.node_name} ({run.node_uid})"

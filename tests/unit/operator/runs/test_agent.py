@@ -368,14 +368,40 @@ def test_a_device_answers_one_at_a_time_and_two_devices_at_once(world: World) ->
     assert most == {"tpm": 1, "tee": 1}
 
 
+def in_namespace(namespace: str, raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a run as one of another namespace."""
+    raw["metadata"]["namespace"] = namespace
+    return raw
+
+
+def test_namespaces_take_turns(world: World) -> None:
+    """Who fills a node with runs of one namespace does not keep it from those of another."""
+    waiting = world.agent._waiting["tpm"]
+    for number in range(5):
+        world.tell(run(f"u{number}"))
+    world.tell(in_namespace("other", run("late")))
+    taken = [world.agent._next(waiting) for _ in range(3)]
+    assert taken == ["attest/run-u0", "other/run-late", "attest/run-u1"]
+    for number in range(5):
+        world.tell(run(f"u{number}"), gone=True)
+    world.tell(in_namespace("other", run("u7")))
+    world.agent._next(waiting)
+    assert "attest" not in world.agent._turns
+
+
 def test_what_is_remembered_is_bounded(world: World) -> None:
     """Runs beyond the bound wait for the next list; what ended is forgotten."""
-    for number in range(agent.MAX_RUNS + 5):
+    of_one = agent.MAX_RUNS_OF_NAMESPACE + 5
+    for number in range(of_one):
         world.tell(run(f"u{number}"))
-    assert len(world.agent._open) == agent.MAX_RUNS
+    assert len(world.agent._open) == agent.MAX_RUNS_OF_NAMESPACE
     assert world.log.events.count("run.too_many") == 5
     for number in range(agent.MAX_RUNS):
+        world.tell(in_namespace(f"n{number}", run(f"v{number}")))
+    assert len(world.agent._open) == agent.MAX_RUNS
+    for number in range(agent.MAX_RUNS):
         world.tell(run(f"u{number}"), gone=True)
+        world.tell(in_namespace(f"n{number}", run(f"v{number}")), gone=True)
     assert not world.agent._open
     world.tell(run("late"))
     assert list(world.agent._open) == ["attest/run-late"]
