@@ -20,6 +20,7 @@ from attestation_testing import SoftwareNode
 from tests.fixtures.machine import Machine
 from tests.fixtures.openid.provider import new_key, sign
 from tests.fixtures.service import ServiceProcess, StartService
+from tests.unit.service.seal_requests import result_spec, sealing_of
 
 pytestmark = pytest.mark.slow
 
@@ -90,6 +91,20 @@ def answer(keys: SoftwareNode, challenge: dict[str, Any]) -> dict[str, Any]:
     return {"challenge_id": challenge["id"], "evidence": [item]}
 
 
+def opening() -> dict[str, Any]:
+    """Return what a controller says of a run of the node."""
+    return {
+        "cluster_id": "default",
+        "namespace": "seed",
+        "name": "check",
+        "node_name": NODE["name"],
+        "node_uid": NODE["uid"],
+        "backend": "tpm",
+        "policy_source": "none",
+        "deadline": (datetime.now(UTC) + timedelta(minutes=3)).isoformat(),
+    }
+
+
 @pytest.mark.threat("T264")
 def test_one_run_one_attempt_one_result(service: ServiceProcess) -> None:
     """Of sixteen controllers and sixteen agents, whichever worker each meets."""
@@ -97,16 +112,7 @@ def test_one_run_one_attempt_one_result(service: ServiceProcess) -> None:
     with httpx.Client(base_url=service.url, timeout=60) as http, operator.http:
         machine = Machine(keys, http)
         machine.admitted(operator, hostname=NODE["name"])
-        said = {
-            "cluster_id": "default",
-            "namespace": "seed",
-            "name": "check",
-            "node_name": NODE["name"],
-            "node_uid": NODE["uid"],
-            "backend": "tpm",
-            "policy_source": "none",
-            "deadline": (datetime.now(UTC) + timedelta(minutes=3)).isoformat(),
-        }
+        said = opening()
         opened = at_once(service, "runs", lambda http: http.put("/r-1", json=said))
         assert {each.status_code for each in opened} == {200}
         assert len({each.json()["challenge_id"] for each in opened}) == 1
@@ -122,4 +128,58 @@ def test_one_run_one_attempt_one_result(service: ServiceProcess) -> None:
         "SELECT action, count(*) AS n FROM audit_log WHERE action IN ('run_opened', 'run_judged') GROUP BY action"
     )
     assert {row["action"]: row["n"] for row in rows} == {"run_opened": 1, "run_judged": 1}
+    assert service.rows("SELECT count(*) AS n FROM run_blobs")[0]["n"] == 1
+
+
+@pytest.mark.threat("T264")
+def test_c12_a_service_that_is_killed_at_each_arrow_goes_on(start_service: StartService) -> None:
+    """SIGKILL after each answer, and while evidence is judged: one attempt, one result, one seal."""
+    service = start_service(ITL_KUBERNETES_CLUSTERS=json.dumps([RULE]), ITL_AUDIT_CHECKPOINT_SECONDS="1")
+    operator, keys = service.operator(), SoftwareNode(82)
+    with httpx.Client(base_url=service.url, timeout=60) as http, operator.http:
+        machine = Machine(keys, http)
+        machine.admitted(operator, hostname=NODE["name"])
+    run = opening()
+
+    def ask(account: str, method: str, part: str = "", **more: Any) -> httpx.Response:
+        where = f"{service.url}/api/v1/runs/r-2{part}"
+        return httpx.request(method, where, headers=token(account), timeout=60, **more)
+
+    def twice(account: str, method: str, part: str = "", **more: Any) -> dict[str, Any]:
+        found: dict[str, Any] = ask(account, method, part, **more).raise_for_status().json()
+        service.kill()
+        service.start()
+        assert ask(account, method, part, **more).json() == found
+        return found
+
+    assert twice("runs", "PUT", json=run)["attempt"] == 1
+    body = answer(keys, twice("agent", "GET", "/challenge"))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask, "agent", "POST", "/evidence", json=body)
+        service.kill()
+        first.exception()  # it was taken, or nobody heard
+    service.start()
+    assert ask("agent", "POST", "/evidence", json=body).status_code in (202, 409)
+    assert ask("agent", "POST", "/evidence", json=body).status_code == 409
+    found = twice("runs", "GET")
+    (attempt,) = found["attempts"]
+    assert (attempt["state"], attempt["result"]["machine_id"]) == ("judged", machine.machine_id)
+    sealing = sealing_of(found, result_spec(found, attempt))
+    digests = set()
+    phase, end = "", time.monotonic() + 60
+    while phase != "Sealed":
+        assert time.monotonic() < end, phase
+        told = ask("runs", "PUT", "/bundle", json=sealing).raise_for_status().json()
+        digests.add(told["statement_digest"])
+        if not phase:
+            service.kill()
+            service.start()
+        phase = told["phase"]
+        time.sleep(0.2)
+    assert len(digests) == 1
+    rows = service.rows(
+        "SELECT action, count(*) AS n FROM audit_log"
+        " WHERE action IN ('run_opened', 'run_judged', 'run_sealed') GROUP BY action"
+    )
+    assert {row["action"]: row["n"] for row in rows} == {"run_opened": 1, "run_judged": 1, "run_sealed": 1}
     assert service.rows("SELECT count(*) AS n FROM run_blobs")[0]["n"] == 1
