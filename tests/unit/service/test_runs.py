@@ -500,6 +500,19 @@ async def test_a_device_that_is_not_there_is_the_result(service: Service, code: 
     assert code in entry["detail"]
 
 
+async def test_what_a_node_says_of_its_device_obeys_no_terminal(service: Service) -> None:
+    """It stands in conditions and Results, which people read."""
+    await opened(service, opening(service))
+    body = {
+        "challenge_id": (await challenged(service))["id"],
+        "unavailable": {"code": "device-absent", "detail": "no \x1b[2J\u202eTPM\n"},
+    }
+    assert (await posted(service, body)).status_code == 202
+    found = await result(service)
+    assert found["unavailable"]["detail"] == "no \ufffd[2J\ufffdTPM\ufffd"
+    assert found["checks"][0]["actual"] == "device-absent: no \ufffd[2J\ufffdTPM\ufffd"
+
+
 async def test_a_device_code_that_nobody_knows_is_refused(service: Service) -> None:
     """And spends nothing; neither does an answer that is both, or neither."""
     node = await admitted(service)

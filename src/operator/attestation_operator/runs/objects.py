@@ -7,6 +7,7 @@ What is in a `spec` is a stranger's: an API server before 1.25 compares it with 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ CONTROLLER: Final = f"{MANAGER}-runs"
 """What the controller of runs is called: as the source of events, and as who writes a status."""
 MAX_NAME: Final = 253
 RESULT_SUFFIX: Final = "-result"
+_SHORTENED: Final = re.compile(rf"-[0-9a-f]{{20}}{RESULT_SUFFIX}$")
 
 
 class Phase(StrEnum):
@@ -246,11 +248,14 @@ def read_run(raw: Raw) -> Run:
 def result_name(run: Target) -> str:
     """Return the name of the Result of *run*: `<run>-result`, and of a name that is too long for that its beginning."""
     whole = run.name + RESULT_SUFFIX
-    if len(whole) <= MAX_NAME:
+    # Nor may a run be called so that its Result has the name of another one's, which would then go.
+    if len(whole) <= MAX_NAME and not (len(whole) == MAX_NAME and _SHORTENED.search(whole)):
         return whole
     # Two long names with one beginning are two runs: the UID tells them apart.
     ending = f"-{hashlib.sha256(run.uid.encode()).hexdigest()[:20]}{RESULT_SUFFIX}"
-    return run.name[: MAX_NAME - len(ending)].rstrip("-.") + ending
+    beginning = run.name[: MAX_NAME - len(ending)]
+    # No dot may stand before a hyphen. Each is as long as a name may be: by that they are known.
+    return (f"{beginning[:-1]}-" if beginning.endswith(".") else beginning) + ending
 
 
 def said(type_: str, reason: str, message: str = "", *, true: bool | None = True) -> dict[str, Any]:

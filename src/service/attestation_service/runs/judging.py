@@ -39,6 +39,7 @@ from attestation.results import (
 )
 from attestation.results.ear import ear_claims
 from attestation.store import RunBlob, Tx
+from attestation.text import clean
 from attestation.wire import b64encode, jcs
 from attestation_service import __version__
 from attestation_service.keys import crypto_policy
@@ -78,7 +79,8 @@ class Judged:
 def judge(tx: Tx, request: RunEvidence, asked: Asked, res: Resources, at: datetime) -> Judged:
     """Return what the answer of a node is; a refusal is a value, because it still spends the challenge."""
     if request.unavailable is not None:
-        device = request.unavailable
+        # A node's own words, which people read on terminals.
+        device = request.unavailable.model_copy(update={"detail": clean(request.unavailable.detail)})
         why = _words(f"{device.code}: {device.detail}")
         checks = (RunCheck(id=EVIDENCE.name, outcome="unavailable", actual=why),)
         return Judged(result=_result(asked, at, "indeterminate", checks=checks, unavailable=device))

@@ -89,6 +89,17 @@ def test_a_name_that_is_too_long_is_cut_and_stays_a_name_of_its_own() -> None:
     names = {result_name(target(name="r" * 253, uid=uid)) for uid in ("one", "two")}
     assert len(names) == 2
     assert all(len(name) == 253 and name.endswith("-result") for name in names)
+    dotted = result_name(target(name=f"{'r' * 224}.{'r' * 20}", uid="one"))
+    assert "." not in result_name(target(name=f"{'r' * 224}.{'r' * 28}", uid="one"))
+    assert dotted == f"{'r' * 224}.{'r' * 20}-result"
+
+
+def test_no_run_is_called_so_that_its_result_takes_the_place_of_another() -> None:
+    """The name of a Result is seen by everybody, and a run may be called all before its ending."""
+    taken = result_name(target(name="r" * 253, uid="one"))
+    other = result_name(target(name=taken.removesuffix("-result"), uid="two"))
+    assert taken != other
+    assert len(other) == 253
 
 
 def test_the_digest_of_a_result_is_that_of_the_sealed_one() -> None:
