@@ -188,18 +188,18 @@ def test_a_cluster_that_is_away_is_told_as_such(fake: FakeKube, typed: Type, tmp
 
 
 def test_runs_are_listed_newest_first_and_by_node(here: Cluster, typed: Type) -> None:
-    """And by schedule, of one namespace or all."""
-    here.run("one", "worker-1")
-    here.run("two", "worker-2", "tdx")
+    """And by schedule, of one namespace or all; other tests have their own nodes in the same cluster."""
+    here.run("one", "listed-1")
+    here.run("two", "listed-2", "tdx")
     here.say(RUN, "two", phase="Failed", conditions=[condition("Failed", "AgentAbsent")])
     lines = typed("run", "list").stdout.splitlines()
     assert lines[0].split() == ["RUN", "BACKEND", "NODE", "PHASE", "VERDICT", "WHY", "AGE"]
     assert [line.split()[:4] for line in lines[1:]] == [
-        ["two", "tdx", "worker-2", "Failed"],
-        ["one", "tpm", "worker-1", "New"],
+        ["two", "tdx", "listed-2", "Failed"],
+        ["one", "tpm", "listed-1", "New"],
     ]
     assert "AgentAbsent" in lines[1]
-    found = json.loads(typed("run", "list", "--node", "worker-1", "-A", "-o", "json").stdout)
+    found = json.loads(typed("run", "list", "--node", "listed-1", "-A", "-o", "json").stdout)
     assert [each["metadata"]["name"] for each in found] == ["one"]
     assert "No runs." in typed("run", "list", "--schedule", "nightly").stderr
     assert "No runs." in typed("run", "list", "-n", "elsewhere").stderr
