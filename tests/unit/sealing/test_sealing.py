@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
 from attestation.audit import canonical_bytes
 from attestation.errors import (
@@ -30,6 +31,7 @@ from attestation.sealing import (
     verify,
     write,
 )
+from attestation.wire import b64decode, b64encode, jcs
 from tests.unit.audit.log_kit import AT, LOG_KEYS, LOG_VKEYS, ORIGIN, WITNESSES, checkpoint, signed
 from tests.unit.sealing import seal_kit
 from tests.unit.sealing.seal_kit import (
@@ -54,6 +56,9 @@ from tests.unit.sealing.seal_kit import (
     statement,
 )
 
+P384_ORDER = int(
+    "ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973", 16
+)
 OTHER_KEY = service_keys(
     {
         "keys": [
@@ -119,6 +124,26 @@ def test_no_flipped_byte_is_accepted() -> None:
         changed[where] ^= 1 << (where % 8)
         with pytest.raises(AttestationError):
             proven(bytes(changed))
+
+
+@pytest.mark.threat("T280")
+def test_nobody_makes_a_second_file_that_says_the_same() -> None:
+    """Whoever holds a file has its signatures in other spellings too: the other s, a line twice, or before another."""
+    first, rest = sealed().split(b"\n", 1)
+    bundle = json.loads(first)
+    [signature] = bundle["dsseEnvelope"]["signatures"]
+    r, s = decode_dss_signature(b64decode(signature["sig"], "sig"))
+    text, _, lines = bundle["logEntry"]["checkpoint"].rpartition("\n\n")
+    one, two = lines.splitlines(keepends=True)
+    assert proven(jcs(bundle) + b"\n" + rest).index == seal_kit.LEAVES_BEFORE
+    signature["sig"] = b64encode(encode_dss_signature(r, P384_ORDER - s))
+    with pytest.raises(SealRejected, match="not the one"):
+        proven(jcs(bundle) + b"\n" + rest)
+    signature["sig"] = b64encode(encode_dss_signature(r, s))
+    for other in (two + one, one + two + two):
+        bundle["logEntry"]["checkpoint"] = f"{text}\n\n{other}"
+        with pytest.raises(NoteRejected, match="once, in the order"):
+            proven(jcs(bundle) + b"\n" + rest)
 
 
 @pytest.mark.threat("T280")

@@ -4,9 +4,10 @@
     {"content":base64,"digest":{"sha256":hex},"mediaType":…,"name":…}        for each subject, in the statement's order
 
 `dsseEnvelope` is that of DSSE v1: `payload` (base64 of the statement), `payloadType`, and one of `signatures`, ECDSA on
-P-384 with SHA-384, DER. `logEntry` has `origin`, `index`, `treeSize`, `rootHash`, `hashes` (RFC 6962 §2.1.1, lowest
-first), `checkpoint` (C2SP signed note with the signatures of the log alone) and `entry`, the canonical bytes of the
-audit entry, which are the leaf. Every byte of the file counts: of what it says there is one spelling.
+P-384 with SHA-384, DER, the lower s. `logEntry` has `origin`, `index`, `treeSize`, `rootHash`, `hashes` (RFC 6962
+§2.1.1, lowest first), `checkpoint` (C2SP signed note with the signatures of the log alone, Ed25519 first) and `entry`,
+the canonical bytes of the audit entry, which are the leaf. Every byte of the file counts: of what it says there is one
+spelling.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from attestation.audit.merkle import HASH_BYTES, MAX_PROOF_HASHES, MAX_SIZE
 from attestation.audit.note import MAX_NOTE_BYTES
 from attestation.audit.proof import MAX_LEAF_BYTES
 from attestation.errors import MalformedEvidence
-from attestation.sealing.keys import ServiceKey, service_key
+from attestation.sealing.keys import ServiceKey, in_one_spelling, service_key
 from attestation.sealing.members import canonical_object, exactly
 from attestation.sealing.statement import (
     MAX_CONTENT_BYTES,
@@ -95,7 +96,7 @@ def write(statement: Statement, *, signature: bytes, key: ServiceKey, log: LogPr
         "dsseEnvelope": {
             "payload": b64encode(statement.data),
             "payloadType": PAYLOAD_TYPE,
-            "signatures": [{"keyid": key.key_id, "sig": b64encode(signature)}],
+            "signatures": [{"keyid": key.key_id, "sig": b64encode(in_one_spelling(signature))}],
         },
         "key": dict(key.jwk),
         "logEntry": {

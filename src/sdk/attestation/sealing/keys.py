@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
 from attestation.errors import MalformedEvidence
 from attestation.sealing.members import exactly
@@ -19,6 +20,10 @@ _CURVE: Final = "P-384"
 _COORDINATE_BYTES: Final = 48
 _MEMBERS: Final = ("crv", "kty", "x", "y")
 MAX_KEYS: Final = 64
+_ORDER: Final = int(
+    "ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973", 16
+)
+"""Of P-384 (SEC 2 §2.5.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,18 @@ def service_keys(jwks: object) -> tuple[ServiceKey, ...]:
 def public_members(jwk: Mapping[str, Any]) -> dict[str, Any]:
     """Return of *jwk* what makes the key, without what is said about it."""
     return {name: jwk[name] for name in _MEMBERS}
+
+
+def in_one_spelling(signature: bytes) -> bytes:
+    """Return the ECDSA signature *signature*, DER, with the lower of its two values of s.
+
+    With either it verifies, and whoever holds one has the other: so of each signature one is taken.
+
+    Raises:
+        ValueError: It is no such signature.
+    """
+    r, s = decode_dss_signature(signature)
+    return encode_dss_signature(r, min(s, _ORDER - s))
 
 
 def _coordinate(text: str) -> bytes:

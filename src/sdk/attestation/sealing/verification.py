@@ -13,14 +13,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from attestation.audit import checkpoint
-from attestation.audit.checkpoint import Signer
+from attestation.audit.checkpoint import LOG_TYPES, Signer
 from attestation.audit.merkle import leaf_hash, verify_inclusion
 from attestation.audit.note import VerifierKey
 from attestation.audit.proof import members
 from attestation.clock import parse_rfc3339
 from attestation.errors import MalformedEvidence, NoteRejected, SealRejected
 from attestation.sealing.file import UnverifiedSeal
-from attestation.sealing.keys import ServiceKey
+from attestation.sealing.keys import ServiceKey, in_one_spelling
 from attestation.sealing.members import canonical_object, text
 from attestation.sealing.statement import (
     ACTION,
@@ -134,11 +134,15 @@ def _checkpoint(seal: UnverifiedSeal, log_keys: tuple[VerifierKey, ...]) -> tupl
     if (said.origin, said.size, said.root) != (seal.log.origin, seal.log.tree_size, seal.log.root):
         raise SealRejected("the checkpoint is not that of the proof")
     signers = checkpoint.verify(unverified, log_keys=log_keys, witnesses=(), quorum=0).signers
-    known = {(each.key.name, each.key.key_id) for each in signers}
-    if strangers := [
-        line.name for line in unverified.note.signatures if (line.name, line.key_id) not in known
-    ]:
+    lines = [(line.name, line.key_id) for line in unverified.note.signatures]
+    known = {(each.key.name, each.key.key_id): LOG_TYPES.index(each.key.type) for each in signers}
+    if strangers := [name for name, key_id in lines if (name, key_id) not in known]:
         raise NoteRejected(f"the checkpoint has a signature of {strangers[0]} that no pinned key made")
+    # Twice, or in another order, it would be another file that says the same.
+    if lines != sorted(known, key=known.__getitem__):
+        raise NoteRejected(
+            "the signatures of the checkpoint are not each there once, in the order of the log"
+        )
     return signers
 
 
@@ -174,8 +178,11 @@ def _signature(seal: UnverifiedSeal) -> None:
         raise SealRejected("the envelope names another key than the file has")
     try:
         seal.key.public.verify(seal.signature, pae(PAYLOAD_TYPE, seal.statement), ec.ECDSA(hashes.SHA384()))
-    except InvalidSignature as e:
+        one = in_one_spelling(seal.signature)
+    except (InvalidSignature, ValueError) as e:
         raise SealRejected(f"the signature of {seal.key_id} does not verify") from e
+    if one != seal.signature:
+        raise SealRejected(f"the signature of {seal.key_id} is not the one that the file was written with")
 
 
 def _claims(
