@@ -18,6 +18,7 @@ import httpx
 from attestation.tpm import PCRSelection
 from attestation_testing.tee.intel import MRTD
 from tools.stage import BIN, Failed, Machine, Service, environment
+from tools.stage_kubernetes import NAMESPACE
 from tools.stage_runs import Runs, short
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Asked:
             "service for its node's challenge, and brings what the hardware signs. In Kubernetes it may write nothing, "
             "so no node can write a verdict. Which node it is, its token says, not a flag.",
         )
-        self._runs.start_controller("--node-action", "label")
+        self._runs.start_controller("--node-action", "label", "--node-action-namespaces", NAMESPACE)
         self._out.fact("runs", "the controller answers probes; a run labels its node")
         for machine in machines:
             flags = ("--tpm-device", machine.tpm.uri, "--event-log-path", str(self._data / "none"))

@@ -496,7 +496,8 @@ def test_policies_of_the_network_hold_for_controller_and_agents(documents: Docum
 
 def test_the_demo_gives_both_programs_the_same(documents: Documents) -> None:
     """So what works in `./dev run --kubernetes --confidential` on a real API works with these rights."""
-    found = documents({**SMALL, "runs": {**SMALL["runs"], "nodeAction": "label"}})
+    labels = {**SMALL["runs"], "nodeAction": "label", "nodeActionNamespaces": [stage_runs.NAMESPACE]}
+    found = documents({**SMALL, "runs": labels})
     for name, rules in (("runs", stage_runs.CONTROLLER_RULES), ("agent", stage_runs.AGENT_RULES)):
         assert rights(of(found, "ClusterRole")[f"{NAMESPACE}-{FULL}-{name}"]) == rights({"rules": rules})
     leases = stage_runs.LEASE_RULES
