@@ -32,7 +32,7 @@ from tests.fixtures.operator_chart import (
     rights,
     run,
 )
-from tools import stage_runs
+from tools import stage_kubernetes, stage_runs
 from tools.admission import schemas
 from tools.stage_kubernetes import lease_rules
 
@@ -496,7 +496,7 @@ def test_policies_of_the_network_hold_for_controller_and_agents(documents: Docum
 
 def test_the_demo_gives_both_programs_the_same(documents: Documents) -> None:
     """So what works in `./dev run --kubernetes --confidential` on a real API works with these rights."""
-    labels = {**SMALL["runs"], "nodeAction": "label", "nodeActionNamespaces": [stage_runs.NAMESPACE]}
+    labels = {**SMALL["runs"], "nodeAction": "label", "nodeActionNamespaces": [stage_kubernetes.NAMESPACE]}
     found = documents({**SMALL, "runs": labels})
     for name, rules in (("runs", stage_runs.CONTROLLER_RULES), ("agent", stage_runs.AGENT_RULES)):
         assert rights(of(found, "ClusterRole")[f"{NAMESPACE}-{FULL}-{name}"]) == rights({"rules": rules})
