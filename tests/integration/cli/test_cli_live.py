@@ -39,10 +39,12 @@ FOR_OTHER_CLIENTS = {
     "/api/v1/policies/schema": "editors; `policy validate` has the rules with it",
     "/api/v1/machines/{machine_id}/results/{result_id}/ima-log": "tools that read measurement lists",
     "/api/v1/trust/certificates/{sha256}": "programs; `trust list` has all of them",
+    "/api/v1/runs/{uid}/bundle": "`run bundle`, of the operator's distribution: tests/integration/kubernetes",
 }
 """Who reads what no command does."""
 TESTED_ELSEWHERE = {
     "auth": "against a real provider: tests/integration/identity/test_cli_login.py",
+    "bundle": "asks nobody: tests/unit/cli/test_bundle.py",
     "crypto": "asks nobody: tests/unit/cli/test_crypto.py",
     "dev": "asks nobody: tests/unit/testing/test_ek_zoo.py",
     "result": "asks nobody: tests/unit/cli/test_result.py",

@@ -56,7 +56,13 @@ def test_what_is_wrong_stops_the_start(wrong: dict[str, str]) -> None:
 
 def test_the_controller_is_built_as_it_was_chosen() -> None:
     """All its duties in one program; the name of the cluster for people is its id, where nobody said another."""
-    chosen = load(seed_event_mapping="true", node_action="cordon", result_ttl="2h", identity="pod-7")
+    chosen = load(
+        seed_event_mapping="true",
+        node_action="cordon",
+        node_action_namespaces="ugallu",
+        result_ttl="2h",
+        identity="pod-7",
+    )
     given: Any = around(World())
     made: Any = maker(chosen)(given)
     assert set(made.watches) == {RUN, RESULT, POLICY, SCHEDULE}
