@@ -108,10 +108,10 @@ def _add_flags(parser: argparse.ArgumentParser, settings: type[CommandSettings])
     """Add a flag for each setting; one for yes or no may stand without a value."""
     for name, flag in settings.flags().items():
         field = settings.model_fields[name]
-        yes = {"nargs": "?", "const": "true"} if field.annotation is bool else {}
+        yes: dict[str, Any] = {"nargs": "?", "const": "true"} if field.annotation is bool else {}
         words = (field.description or "").replace("%", "%%")
         value = name.rpartition("_")[2].upper()
-        parser.add_argument(flag, dest=name, metavar=value, default=argparse.SUPPRESS, help=words, **yes)  # type: ignore[arg-type]  # of a dictionary
+        parser.add_argument(flag, dest=name, metavar=value, default=argparse.SUPPRESS, help=words, **yes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

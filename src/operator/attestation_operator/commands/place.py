@@ -169,7 +169,7 @@ def ask(place: Place, work: Callable[[Asked], Coroutine[Any, Any, Found]]) -> Fo
 @contextlib.asynccontextmanager
 async def _connected(place: Place) -> AsyncGenerator[Asked, None]:
     import msgspec
-    import yaml  # type: ignore[import-untyped]
+    import yaml  # type: ignore[import-untyped]  # PyYAML has no types
     from lightkube import KubeConfig
     from lightkube.core.exceptions import ConfigError
 

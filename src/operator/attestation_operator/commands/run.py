@@ -132,7 +132,7 @@ def create(
 
 
 def _policy(file: Path) -> Any:
-    import yaml  # type: ignore[import-untyped]
+    import yaml  # type: ignore[import-untyped]  # PyYAML has no types
 
     from attestation.api.attestation_policy import AttestationPolicySpec
 

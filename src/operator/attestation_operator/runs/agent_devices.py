@@ -28,6 +28,7 @@ DEVICES: Final[dict[Backend, str]] = {"tpm": "tpm", "sev-snp": "tee", "tdx": "te
 
 TPM_QUOTE: Final = "application/vnd.itl.tpm-quote"
 NONCE_BYTES: Final = 32
+_SPREAD: Final = random.SystemRandom()
 MAX_LOG_BYTES: Final = 1 << 20
 """What the service reads of a boot event log at most."""
 TPM_TRIES: Final = 5
@@ -181,7 +182,7 @@ class Devices:
                     return named, NodeTPM.open(tpm_uri(named), ak=self._places.ak)
                 except DeviceError as e:
                     if e.fault == "busy" and attempt < TPM_TRIES:
-                        self._pause(random.uniform(0.1, 0.4) * attempt)  # noqa: S311 -- jitter, not a secret
+                        self._pause(_SPREAD.uniform(0.1, 0.4) * attempt)
                         continue
                     if e.fault not in ("absent", "no-provider"):
                         raise

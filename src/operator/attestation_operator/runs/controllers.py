@@ -151,8 +151,8 @@ class _Asked:
             answer = await self._answer(service.open_run(uid, question), ASK_SECONDS)
         else:
             answer = await self._answer(service.run(uid), ASK_SECONDS)
-        away = isinstance(answer, Unavailable)
-        self._away = (self._steady() + PASSED_OVER_SECONDS, answer) if away else None  # type: ignore[assignment]  # Unavailable is an AttestationError
+        until = self._steady() + PASSED_OVER_SECONDS
+        self._away = (until, answer) if isinstance(answer, Unavailable) else None
         return answer
 
     async def _answer(self, asking: Awaitable[Answer], seconds: float) -> Answer:
