@@ -39,7 +39,8 @@ async def test_events_leave_the_outbox_once(service: Service, monkeypatch: pytes
     for node in nodes:
         events = [event.event.value for event in told if event.machine_id == node.machine_id]
         assert events == ["node.registered", "node.provisioned", "node.online"]
-    assert count(service, "outbox", "done_at is null") == 0
+    # A checkpoint may be taken at any moment, and tells of itself: events of machines are all gone.
+    assert count(service, "outbox", "done_at is null and machine_id is not null") == 0
 
 
 async def test_old_challenges_go(service: Service) -> None:
