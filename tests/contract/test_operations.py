@@ -39,6 +39,8 @@ WORDED = {
     "readyz": PublicClient.readiness,
     "pki_active_crl": PublicClient.crl,
     "pki_crl": PublicClient.crl,
+    "pki_hsm_crl": "whoever verifies a certificate of a CA key in hardware, by its CDP",
+    "pki_hsm_ca": "programs that read the AIA of such a certificate",
     "pki_active_ca": "people fetch it; for trust there is the bundle",
     "pki_ca": "programs that read the AIA of a certificate",
     "pki_bundle": PublicClient.ca_bundle,

@@ -122,6 +122,8 @@ CODES = {
     "RevocationUnknown": "revocation-unknown",
     "RotationForbidden": "ca-rotation-forbidden",
     "RunDiffers": "run-differs",
+    "HSMDiffers": "hsm-differs",
+    "HSMQuoteUnknown": "hsm-quote-unknown",
     "RunUnknown": "run-unknown",
     "SealRejected": "seal-rejected",
     "SelectionMismatch": "selection-mismatch",

@@ -33,13 +33,14 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── AllowListEntryUnknown  PolicyUnknown  ApprovalUnknown
     │   ├── ResultUnknown  TrustCertificateUnknown
     │   ├── QueryUnknown               a query that nobody keeps under this name
+    │   ├── HSMQuoteUnknown            a QuoteAttestation that no controller of the cluster brought
     │   ├── RunUnknown                 an attestation run that no controller of the cluster opened
     │   └── CertificateUnknown  IssuerUnknown  ExtensionUnknown  DeadLetterUnknown
     ├── Conflict                       it exists, but not in a state that allows this
     │   ├── ChallengeUsed  AKConflict  EKConflict  TPMRequired  TransitionForbidden
     │   ├── MachineChanged  AlreadyExists  AssuranceTooLow  RotationForbidden  NameInUse
     │   ├── ActInProgress  AnswerNotKept  ProposalDiffers  ProposalRival
-    │   └── NodeRequestDiffers  RunDiffers
+    │   └── NodeRequestDiffers  RunDiffers  HSMDiffers
     ├── Expired                        it was good once
     │   └── ChallengeExpired  ConfigTokenConsumed
     ├── RequestInvalid                 well-formed, but the values cannot be right
@@ -411,6 +412,12 @@ class QueryUnknown(Unknown):
     code = "query-unknown"
 
 
+class HSMQuoteUnknown(Unknown):
+    """No controller of this cluster brought such a QuoteAttestation, or it is kept no longer."""
+
+    code = "hsm-quote-unknown"
+
+
 class RunUnknown(Unknown):
     """No controller of this cluster opened such an attestation run, or it is kept no longer."""
 
@@ -505,6 +512,12 @@ class NodeRequestDiffers(Conflict):
     """Another Kubernetes certificate request was decided under this UID."""
 
     code = "node-request-differs"
+
+
+class HSMDiffers(Conflict):
+    """To the controller of CA keys in hardware: something else is known under this UID or serial number."""
+
+    code = "hsm-differs"
 
 
 class RunDiffers(Conflict):

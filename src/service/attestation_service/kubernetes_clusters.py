@@ -40,6 +40,8 @@ class ControllerDuty(StrEnum):
     RUNS = "attestation-runs"
     RUN_AGENT = "attestation-run-agent"
     """Of the agents on the nodes: all have one ServiceAccount, and each token says on which node it is good."""
+    HSM = "attestation-hsm"
+    """Of the controller that has CA keys on its tokens."""
 
 
 class KeyMode(StrEnum):

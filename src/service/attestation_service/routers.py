@@ -20,6 +20,9 @@ from attestation_service.documentation.routes import router as documentation
 from attestation_service.enrollment.routes import machines as enrollment_machines
 from attestation_service.enrollment.routes import router as enrollment
 from attestation_service.health.routes import router as health
+from attestation_service.hsm.routes import controllers as hsm_controllers
+from attestation_service.hsm.routes import public as hsm_public
+from attestation_service.hsm.routes import router as hsm
 from attestation_service.machines.routes import router as machines
 from attestation_service.node_csr.routes import controllers as node_csr_controllers
 from attestation_service.node_csr.routes import router as node_csr
@@ -58,6 +61,8 @@ ROUTERS: Final = (
     node_csr,
     runs_controllers,
     runs,
+    hsm_controllers,
+    hsm,
     policies,
     query,
     trust,
@@ -66,6 +71,7 @@ ROUTERS: Final = (
     audit,
     audit_public,
     pki,
+    hsm_public,
     discovery,
     health,
     documentation,

@@ -58,6 +58,16 @@ CONTROLLER_ROUTES = {
     ("GET", "/api/v1/runs/{uid}"): "attestation-runs",
     ("GET", "/api/v1/runs/{uid}/challenge"): "attestation-run-agent",
     ("POST", "/api/v1/runs/{uid}/evidence"): "attestation-run-agent",
+    ("PUT", "/api/v1/hsm/issuers/{uid}"): "attestation-hsm",
+    ("POST", "/api/v1/hsm/issuers/{issuer_id}/certificates"): "attestation-hsm",
+    ("POST", "/api/v1/hsm/issuers/{issuer_id}/certificates/issued"): "attestation-hsm",
+    ("GET", "/api/v1/hsm/issuers/{issuer_id}/crl"): "attestation-hsm",
+    ("PUT", "/api/v1/hsm/issuers/{issuer_id}/crl"): "attestation-hsm",
+    ("GET", "/api/v1/hsm/issuers/{issuer_id}/responder"): "attestation-hsm",
+    ("PUT", "/api/v1/hsm/issuers/{issuer_id}/responder"): "attestation-hsm",
+    ("POST", "/api/v1/hsm/nonces"): "attestation-hsm",
+    ("PUT", "/api/v1/hsm/quote-attestations/{uid}"): "attestation-hsm",
+    ("POST", "/api/v1/hsm/quote-attestations/{uid}/steps"): "attestation-hsm",
 }
 """Of a cluster: each opens to one duty alone."""
 PUBLIC_ROUTES = {
@@ -66,6 +76,8 @@ PUBLIC_ROUTES = {
     ("GET", "/pki/ca/{issuer_id}"),
     ("GET", "/pki/crl"),
     ("GET", "/pki/crl/{issuer_id}"),
+    ("GET", "/pki/hsm/{issuer_id}.crl"),
+    ("GET", "/pki/hsm/{issuer_id}.crt"),
     ("GET", "/pki/ocsp/{request}"),
     ("POST", "/pki/ocsp"),
     ("GET", "/healthz"),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from attestation.api.collateral import *  # noqa: F403 -- likewise
     from attestation.api.enrollment import *  # noqa: F403 -- likewise
     from attestation.api.extensions import *  # noqa: F403 -- likewise
+    from attestation.api.hsm import *  # noqa: F403 -- likewise
     from attestation.api.inspection import *  # noqa: F403 -- likewise
     from attestation.api.node import *  # noqa: F403 -- likewise
     from attestation.api.node_csr import *  # noqa: F403 -- likewise
@@ -47,6 +48,7 @@ _MODULES = (
     "collateral",
     "inspection",
     "runs",
+    "hsm",
 )
 
 

@@ -144,6 +144,55 @@ class ClusterAPI:
         """Deliver evidence of the caller's node for a run, or why there is none."""
 
 
+    # CA keys in hardware of the cluster
+
+    @operation("put_hsm_issuer", "PUT /hsm/issuers/{uid}", e.HSMDiffers, e.MalformedEvidence, e.RequestInvalid)
+    def put_hsm_issuer(self, uid: str, request: api.HSMIssuerPut) -> api.HSMIssuer:
+        """Register the CA certificate of an issuer whose key is in hardware."""
+
+    @operation("reserve_hsm_certificates", "POST /hsm/issuers/{issuer_id}/certificates", e.IssuerUnknown,
+               e.HSMDiffers, e.RequestInvalid)
+    def reserve_hsm_certificates(self, issuer_id: str, request: api.HSMReserve) -> api.HSMReserved:
+        """Take serial numbers for certificates that are about to be signed."""
+
+    @operation("record_hsm_certificates", "POST /hsm/issuers/{issuer_id}/certificates/issued", e.IssuerUnknown,
+               e.HSMDiffers, e.CertificateUnknown, e.MalformedEvidence, e.RequestInvalid)
+    def record_hsm_certificates(self, issuer_id: str, request: api.HSMIssued) -> api.HSMRecorded:
+        """Write down certificates that were signed, before anybody gets them."""
+
+    @operation("begin_hsm_crl", "GET /hsm/issuers/{issuer_id}/crl", e.IssuerUnknown)
+    def begin_hsm_crl(self, issuer_id: str) -> api.HSMList:
+        """Begin a revocation list of an issuer, where one is due."""
+
+    @operation("put_hsm_crl", "PUT /hsm/issuers/{issuer_id}/crl", e.IssuerUnknown, e.HSMDiffers, e.MalformedEvidence,
+               e.RequestInvalid)
+    def put_hsm_crl(self, issuer_id: str, request: api.HSMListPut) -> None:
+        """Hand in the revocation list that was begun, signed."""
+
+    @operation("get_hsm_responder", "GET /hsm/issuers/{issuer_id}/responder", e.IssuerUnknown, e.SignerUnavailable)
+    def hsm_responder(self, issuer_id: str) -> api.HSMResponder:
+        """Return what is to be certified, so that the service answers OCSP for an issuer."""
+
+    @operation("put_hsm_responder", "PUT /hsm/issuers/{issuer_id}/responder", e.IssuerUnknown, e.HSMDiffers,
+               e.MalformedEvidence, e.RequestInvalid, e.SignerUnavailable)
+    def put_hsm_responder(self, issuer_id: str, request: api.HSMResponderPut) -> None:
+        """Hand in the certificate of the key that answers OCSP for an issuer."""
+
+    @operation("issue_hsm_nonce", "POST /hsm/nonces")
+    def hsm_nonce(self, request: api.HSMNonceRequest) -> api.HSMNonce:
+        """Return a fresh nonce for evidence of one issuer."""
+
+    @operation("put_quote_attestation", "PUT /hsm/quote-attestations/{uid}", e.HSMDiffers, e.MalformedEvidence,
+               e.ChallengeUnknown, e.ChallengeUsed, e.ChallengeExpired, e.RequestInvalid, e.Unavailable)
+    def put_quote_attestation(self, uid: str, request: api.QuoteAttestationPut) -> api.QuoteVerdict:
+        """Have the evidence of a QuoteAttestation judged."""
+
+    @operation("add_quote_step", "POST /hsm/quote-attestations/{uid}/steps", e.HSMQuoteUnknown, e.HSMDiffers,
+               e.ChallengeUnknown, e.ChallengeUsed, e.ChallengeExpired, e.RequestInvalid)
+    def add_quote_step(self, uid: str, request: api.QuoteStep) -> api.QuoteStepRecorded:
+        """Write down what became of the key that a QuoteAttestation asked for."""
+
+
 class PublicAPI:
     """What is asked in another form: a client words each of these requests itself, and reads what comes."""
 
@@ -161,6 +210,10 @@ class PublicAPI:
     active_ca = Operation("pki_active_ca", "GET /pki/ca", *LIST[:3], accept=PEM)
     ca = Operation("pki_ca", "GET /pki/ca/{issuer_id}", *LIST[:3], accept="application/pkix-cert")
     ca_bundle = Operation("pki_bundle", "GET /pki/bundle", LIST[0], *LIST[2:], accept=PEM)
+    hsm_crl = Operation("pki_hsm_crl", "GET /pki/hsm/{issuer_id}.crl", e.IssuerUnknown, e.RateLimited, e.Unavailable,
+                        accept=CRL)
+    hsm_ca = Operation("pki_hsm_ca", "GET /pki/hsm/{issuer_id}.crt", e.IssuerUnknown, e.RateLimited,
+                       accept="application/pkix-cert")
     ocsp_post = Operation("pki_ocsp", "POST /pki/ocsp", e.CANotConfigured, accept=OCSP)
     ocsp = Operation("pki_ocsp_get", "GET /pki/ocsp/{request:path}", e.CANotConfigured, accept=OCSP)
 
@@ -604,6 +657,35 @@ class OperatorAPI:
     @operation("refuse_key", "POST /ca/refused-keys", e.CANotConfigured, e.AlreadyExists, e.TransitionForbidden)
     def refuse_key(self, request: api.RefusedKeyRequest) -> api.RefusedKeyDetail:
         """Let a public key never get a certificate again; those that it has are revoked."""
+
+    # CA keys in hardware of Kubernetes clusters
+
+    @operation("list_hsm_issuers", "GET /hsm/issuers", e.RequestInvalid)
+    def hsm_issuers(
+        self, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.HSMIssuerDetail], api.HSMIssuerPage]:
+        """Yield the CA keys in hardware, newest first; pages are fetched as they are needed."""
+
+    @operation("list_hsm_certificates", "GET /hsm/issuers/{issuer_id}/certificates", e.IssuerUnknown, e.RequestInvalid)
+    def hsm_certificates(
+        self, issuer_id: str, *, state: str | None = None, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.HSMCertificateDetail], api.HSMCertificatePage]:
+        """Yield the certificates of one such key, newest first."""
+
+    @operation("revoke_hsm_certificate", "POST /hsm/certificates/{serial}/revoke", *NO_CERTIFICATE)
+    def revoke_hsm_certificate(self, serial: str, request: api.HSMRevokeRequest) -> api.HSMCertificateDetail:
+        """Revoke one certificate of such a key for good."""
+
+    @operation("list_quote_attestations", "GET /hsm/quote-attestations", e.RequestInvalid)
+    def quote_attestations(
+        self, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.QuoteAttestationDetail], api.QuoteAttestationPage]:
+        """Yield QuoteAttestations, newest first."""
+
+    @operation("judge_quote_attestation", "POST /quote-attestations/judge", e.MalformedEvidence, e.RequestInvalid,
+               e.Unavailable)
+    def judge_quote_attestation(self, request: api.QuoteJudge) -> api.QuoteVerdict:
+        """Have an envelope judged, without Kubernetes; nothing is kept of it."""
 
     # Operators' certificates
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.requests import ClientDisconnect
 
 from attestation.api.operations import PublicAPI
@@ -19,14 +19,12 @@ from attestation_service.pki.bundle_signature import sign_bundle
 from attestation_service.resources import Res, resources_of
 from attestation_service.routing.lean import RawRoute
 from attestation_service.routing.openapi import Responses, as_it_is, route
+from attestation_service.routing.parameters import IfNoneMatch, IssuerId
 
 router = APIRouter(tags=["pki"])
 hot = APIRouter(tags=["pki"], route_class=RawRoute)
 
-IssuerId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$", description="CA key, as it stands in certificates")]
 Purpose = Annotated[IssuerPurpose, Query(description="Whose CA: that of machines or that of operators")]
-IfNoneMatch = Annotated[str | None, Header(max_length=1024)]
-
 
 UNCHANGED: Responses = {304: {"description": "You have this already (`If-None-Match`)"}}
 LIST = as_it_is(PublicAPI.crl, "CertificateList, DER (RFC 5280 §5)") | UNCHANGED

@@ -36,7 +36,7 @@ from attestation_service.resources import Resources, resources_of
 JSON: Final = frozenset({"application/json"})
 OF_ACCESS: Final[Mapping[str, Allowed]] = {
     "public": NOTHING, "machine": OF_MACHINES, "read": OF_OPERATORS, "act": OF_OPERATORS, "audit": OF_OPERATORS,
-    "query": OF_OPERATORS, "attestation-runs": OF_OPERATORS,
+    "query": OF_OPERATORS, "attestation-runs": OF_OPERATORS, "attestation-hsm": OF_OPERATORS,
 }  # fmt: skip
 """What a route may carry, by who may ask."""
 

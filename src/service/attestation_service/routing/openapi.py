@@ -68,6 +68,7 @@ Access = Literal[
     "attestation-controller",
     "attestation-runs",
     "attestation-run-agent",
+    "attestation-hsm",
 ]
 """Who may ask: everybody; everybody, but the machine must prove itself inside; operators with that right; controllers
 of a Kubernetes cluster with that duty."""
@@ -86,6 +87,7 @@ ACCESS: Final[dict[Access, str]] = {
     "attestation-controller": "the controller of a Kubernetes cluster's Nodes",
     "attestation-runs": "the controller of a Kubernetes cluster's attestation runs",
     "attestation-run-agent": "the agent of attestation runs on a node, about its own node",
+    "attestation-hsm": "the controller of a Kubernetes cluster's CA keys in hardware",
 }
 """The same in words, for people."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Path, Query
+from fastapi import Header, Path, Query
 
 from attestation.api.base import MachineId
 
 Id = Annotated[MachineId, Path()]
 Serial = Annotated[str, Path(pattern=r"^[0-9a-f]{40}$", description="20 bytes, 40 lower-case hex")]
+IssuerId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$", description="CA key, as it stands in certificates")]
+IfNoneMatch = Annotated[str | None, Header(max_length=1024)]
 Cursor = Annotated[
     str | None,
     Query(max_length=512, pattern=r"^[A-Za-z0-9_-]+$", description="`next_cursor` of the last page"),
