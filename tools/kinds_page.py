@@ -1,6 +1,6 @@
-"""Writes the reference of the kinds of attestation runs into docs/kubernetes/confidential-kinds.md, from their models.
+"""Writes the references of kinds, of attestation runs and of HSM issuers, into docs/kubernetes/, from their models.
 
-    python -m tools.kinds_page           # the page anew
+    python -m tools.kinds_page           # the pages anew
     python -m tools.kinds_page --crds    # the definitions in deploy/helm too
 
 What stands before the mark is written by hand; a test compares all that stands behind it.
@@ -16,17 +16,22 @@ from typing import Any, Final
 
 from attestation.reference.attestation_policy import references
 from attestation_operator import crds
-from attestation_operator.objects import POLICY, RUNS_GROUP
+from attestation_operator.objects import HSM_KINDS, POLICY, RUNS_GROUP, Kind
 
 ROOT: Final = Path(__file__).parents[1]
-PAGE: Final = ROOT / "docs/kubernetes/confidential-kinds.md"
+DOCS: Final = ROOT / "docs/kubernetes"
+PAGES: Final[Mapping[str, tuple[Kind, ...]]] = {
+    "confidential-kinds.md": tuple(each.kind for each in crds.DEFINITIONS if each.kind.group == RUNS_GROUP),
+    "hsm-kinds.md": HSM_KINDS,
+}
+"""Which kinds a page tells of."""
 CRDS: Final = ROOT / "deploy/helm/attestation-operator/crds"
 MARK: Final = "<!-- kinds: written by `python -m tools.kinds_page` -->\n\n"
 
 
-def reference() -> str:
-    """Return what stands behind the mark."""
-    kinds = [each for each in crds.DEFINITIONS if each.kind.group == RUNS_GROUP]
+def reference(page: str) -> str:
+    """Return what stands behind the mark of a page."""
+    kinds = [each for each in crds.DEFINITIONS if each.kind in PAGES[page]]
     return "\n".join(line for each in kinds for line in _kind(each))
 
 
@@ -128,9 +133,10 @@ def _rules(schema: Mapping[str, Any], at: str) -> Iterator[tuple[str, str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, and the definitions where that is asked."""
-    before, mark, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
-    PAGE.write_text(f"{before}{mark}{reference()}", encoding="utf-8")
+    """Write the pages, and the definitions where that is asked."""
+    for page in PAGES:
+        before, mark, _ = (DOCS / page).read_text(encoding="utf-8").partition(MARK)
+        (DOCS / page).write_text(f"{before}{mark}{reference(page)}", encoding="utf-8")
     if "--crds" in arguments:
         for group in crds.groups():
             (CRDS / f"{group}.yaml").write_text(crds.manifest(group), encoding="utf-8")

@@ -17,7 +17,7 @@ def test_the_reference_is_that_of_the_models() -> None:
     """Who changes a model writes it anew: `python -m tools.kinds_page`."""
     _, mark, behind = PAGE.partition(MARK)
     assert mark
-    assert behind == reference()
+    assert behind == reference("confidential-kinds.md")
 
 
 def test_the_example_is_a_run() -> None:

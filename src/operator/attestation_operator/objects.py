@@ -12,6 +12,8 @@ Raw = Mapping[str, Any]
 GROUP: Final = "attestation.itl.io"
 RUNS_GROUP: Final = "security.ugallu.io"
 """Of attestation runs and what comes of them."""
+FINALIZER: Final = "attestation.itl.io/key-material"
+"""On our own kinds alone: their keys are dealt with before they go."""
 MANAGER: Final = "attestation-operator"
 """Who we are in `metadata.managedFields` and as the source of events."""
 MAX_MESSAGE_BYTES: Final = 1024
@@ -70,9 +72,30 @@ SECURITY_EVENT: Final = _of_runs("SecurityEvent", namespaced=False)
 BUNDLE: Final = _of_runs("AttestationBundle", namespaced=False)
 
 
+def _of_hsm(kind: str, plural: str, *, namespaced: bool = True) -> Kind:
+    return Kind(group=GROUP, version="v1alpha1", kind=kind, plural=plural, namespaced=namespaced)
+
+
+HSM: Final = _of_hsm("HardwareSecurityModule", "hardwaresecuritymodules", namespaced=False)
+HSM_ISSUER: Final = _of_hsm("HsmIssuer", "hsmissuers")
+HSM_CLUSTER_ISSUER: Final = _of_hsm("HsmClusterIssuer", "hsmclusterissuers", namespaced=False)
+QUOTE_ATTESTATION: Final = _of_hsm("QuoteAttestation", "quoteattestations")
+HSM_CERTIFICATE: Final = _of_hsm("HsmCertificate", "hsmcertificates")
+HSM_KINDS: Final = (HSM, HSM_ISSUER, HSM_CLUSTER_ISSUER, QUOTE_ATTESTATION, HSM_CERTIFICATE)
+CERTIFICATE_REQUEST: Final = Kind(
+    group="cert-manager.io",
+    version="v1",
+    kind="CertificateRequest",
+    plural="certificaterequests",
+    namespaced=True,
+)
+"""Of cert-manager, whose definition comes with it."""
+SECRET: Final = Kind(group="", version="v1", kind="Secret", plural="secrets", namespaced=True)
+
+
 PAGE_OBJECTS: Final = 100
 PAGE_REQUESTS: Final = 5
-"""Of certificate requests, each of which a stranger may make as large as an API server takes: a megabyte and more."""
+"""Of what a stranger may make as large as an API server takes, a megabyte and more: certificate requests, evidence."""
 PAGE_RUNS: Final = 20
 """Of runs, results and policies: who asks for one chooses much of it, within what its schema allows."""
 
@@ -81,7 +104,7 @@ def page_objects(kind: Kind) -> int:
     """Return how many objects of a kind are asked for at once: all of a page are in memory together."""
     if kind in (RUN, RESULT, POLICY):
         return PAGE_RUNS
-    return PAGE_REQUESTS if kind == CSR else PAGE_OBJECTS
+    return PAGE_REQUESTS if kind in (CSR, CERTIFICATE_REQUEST, QUOTE_ATTESTATION) else PAGE_OBJECTS
 
 
 def _place(kind: Kind, name: str, namespace: str | None) -> str:

@@ -8,7 +8,10 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from attestation_operator.crds.bundles import Bundle
+from attestation_operator.crds.hsm import HardwareSecurityModule, HsmClusterIssuer, HsmIssuer
+from attestation_operator.crds.leaves import HsmCertificate
 from attestation_operator.crds.policies import Policy
+from attestation_operator.crds.quotes import QuoteAttestation
 from attestation_operator.crds.runs import Result, Run
 from attestation_operator.crds.schedules import Schedule
 from attestation_operator.crds.security_events import SecurityEvent
@@ -17,8 +20,13 @@ from attestation_operator.crds.v1alpha1 import NodeAttestation
 from attestation_operator.crds.yaml import document
 from attestation_operator.objects import (
     BUNDLE,
+    HSM,
+    HSM_CERTIFICATE,
+    HSM_CLUSTER_ISSUER,
+    HSM_ISSUER,
     NODE_ATTESTATION,
     POLICY,
+    QUOTE_ATTESTATION,
     RESULT,
     RUN,
     SCHEDULE,
@@ -72,6 +80,13 @@ class Definition:
     selectable: tuple[str, ...] = ()
 
 
+_OF_ISSUERS: Final = (
+    Column("Mode", ".spec.mode", "How the key comes to the token"),
+    Column("HSM", ".spec.hsmRef.name", "The token"),
+    Column("Ready", _condition("Ready"), "Whether it signs"),
+    Column("Reason", '.status.conditions[?(@.type=="Ready")].reason', "Why"),
+)
+
 DEFINITIONS: Final = (
     Definition(
         kind=NODE_ATTESTATION,
@@ -79,6 +94,54 @@ DEFINITIONS: Final = (
         columns=(
             Column("Ready", _condition("Ready"), "Whether nothing approves without evidence"),
             Column("In-Tree", _condition("InTreeApproverActive"), "Whether something does"),
+        ),
+    ),
+    Definition(
+        kind=HSM,
+        model=HardwareSecurityModule,
+        short_names=("hsm",),
+        columns=(
+            Column("Module", ".spec.module", "A name of the controller's lists"),
+            Column("Token", ".spec.tokenLabel", "Its label"),
+            Column("State", _condition("Ready"), "Whether it is there and signs"),
+        ),
+    ),
+    Definition(
+        kind=HSM_ISSUER,
+        model=HsmIssuer,
+        short_names=("hsmiss",),
+        selectable=(".spec.hsmRef.name",),
+        columns=_OF_ISSUERS,
+    ),
+    Definition(
+        kind=HSM_CLUSTER_ISSUER,
+        model=HsmClusterIssuer,
+        short_names=("hsmciss",),
+        selectable=(".spec.hsmRef.name",),
+        columns=_OF_ISSUERS,
+    ),
+    Definition(
+        kind=QUOTE_ATTESTATION,
+        model=QuoteAttestation,
+        short_names=("qa",),
+        selectable=(".spec.signerRef.uid",),
+        columns=(
+            Column("Purpose", ".spec.purpose", "What is asked for"),
+            Column("Type", ".spec.evidence.type", "Kind of evidence"),
+            Column("Signer", ".spec.signerRef.name", "The issuer that asks"),
+            Column("Verdict", ".status.verdict", "As the service judged"),
+            Column("Ready", _condition("Ready"), "Whether it has ended well"),
+        ),
+    ),
+    Definition(
+        kind=HSM_CERTIFICATE,
+        model=HsmCertificate,
+        short_names=("hsmcert",),
+        columns=(
+            Column("Ready", _condition("Ready"), "Whether the Secret holds a valid certificate"),
+            Column("Secret", ".spec.secretName", "Where it is"),
+            Column("Issuer", ".spec.issuerRef.name", "Who certifies"),
+            Column("Expires", ".status.notAfter", "When it ends", "date"),
         ),
     ),
     Definition(

@@ -1,0 +1,444 @@
+"""`attestation.itl.io/v1alpha1`: CA keys in attested hardware, as models (HSM-AND-KUBERNETES §§10, 11)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import ConfigDict, Field, model_validator
+
+from attestation_operator.crds.parts import (
+    Condition,
+    Digest,
+    Duration,
+    Instant,
+    Name,
+    NamedRef,
+    Part,
+    between,
+    listed,
+    ruled,
+    within,
+)
+
+SHORTEST_LIFETIME = "5m"
+LONGEST_LEAF = "87600h"
+SHORTEST_CA = "24h"
+LONGEST_CA = "262800h"
+"""Thirty years."""
+SHORTEST_CHECK = "5s"
+LONGEST_CHECK = "10m"
+SHORTEST_OFFER = "10m"
+LONGEST_OFFER = "168h"
+"""Of how long an evidence is good for: a week at most."""
+MAX_PEM = 65_536
+
+T = TypeVar("T")
+
+KeyType = Literal["ecdsa-p256", "ecdsa-p384", "rsa-4096", "ml-dsa-87"]
+OAEPHash = Literal["sha256", "sha384", "sha1"]
+EvidenceType = Literal["sgx", "tdx", "sev-snp", "tpm-certify", "tpm-quote", "hsm-x509", "null"]
+KeyOrigin = Literal["generated", "provisioned", "tpm"]
+IssuerKind = Literal["HsmIssuer", "HsmClusterIssuer"]
+ListName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""A name of one of the deployment's lists, never a path."""
+Namespace = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
+Usage = Literal[
+    "signing",
+    "digital signature",
+    "content commitment",
+    "key encipherment",
+    "key agreement",
+    "data encipherment",
+    "cert sign",
+    "crl sign",
+    "encipher only",
+    "decipher only",
+    "any",
+    "server auth",
+    "client auth",
+    "code signing",
+    "email protection",
+    "s/mime",
+    "ipsec end system",
+    "ipsec tunnel",
+    "ipsec user",
+    "timestamping",
+    "ocsp signing",
+    "microsoft sgc",
+    "netscape sgc",
+]
+"""As cert-manager writes them (KeyUsage)."""
+NamePart = Annotated[str, Field(min_length=1, max_length=64)]
+NameParts = Annotated[tuple[NamePart, ...], Field(max_length=8)]
+DNSName = Annotated[str, Field(min_length=1, max_length=253)]
+URIName = Annotated[str, Field(min_length=1, max_length=2048)]
+Address = Annotated[str, Field(min_length=2, max_length=64)]
+Mail = Annotated[str, Field(min_length=3, max_length=254)]
+Conditions = Annotated[tuple[Condition, ...], Field(max_length=16)]
+ObservedGeneration = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
+
+
+def unique(name: str, values: tuple[T, ...]) -> None:
+    """Raise ValueError where a value stands there twice."""
+    if len(values) != len(set(values)):
+        raise ValueError(f"{name}: a value stands there twice")
+
+
+class Kept(Part):
+    """What any status of these kinds has."""
+
+    observed_generation: ObservedGeneration | None = Field(
+        default=None, description="Which edition of `spec` this is about"
+    )
+    kopf: dict[str, Any] = Field(
+        default_factory=dict,
+        description="What the framework of the controllers keeps, were it to keep anything",
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+    )
+
+
+class PINRef(Part):
+    """A PIN as the deployment mounts it: key of a Secret; the controller reads the file, never the Secret."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")] = (
+        Field(description="Of the Secret, which the chart mounts into the controller")
+    )
+    key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
+        default="pin", description="Member of the Secret"
+    )
+
+
+class HealthCheck(Part):
+    """How it is found out whether the token signs."""
+
+    interval: Annotated[Duration, within(SHORTEST_CHECK, LONGEST_CHECK)] = Field(
+        default="15s",
+        description="Between two test signatures",
+        json_schema_extra=between(SHORTEST_CHECK, LONGEST_CHECK),
+    )
+    test_key: Annotated[str, Field(min_length=1, max_length=255)] | None = Field(
+        default=None,
+        description="Label of a key on the token that makes the test signatures; the CA keys themselves without",
+    )
+
+
+class KEKSpec(Part):
+    """The key under which CA keys come to the token."""
+
+    alg: Literal["rsa-3072"] = Field(default="rsa-3072", description="Its algorithm")
+
+
+class HardwareSecurityModuleSpec(Part):
+    """Which token, how to log in, and whose it is."""
+
+    module: ListName = Field(
+        description="A name of the controller's lists of PKCS#11 modules and TPMs, which the deployment makes"
+    )
+    token_label: Annotated[str, Field(min_length=1, max_length=32)] | None = Field(
+        default=None, description="Of the PKCS#11 token, without the blanks that fill it up; a TPM has none"
+    )
+    serial: Annotated[str, Field(min_length=1, max_length=16)] | None = Field(
+        default=None, description="Of the PKCS#11 token, where several have the label"
+    )
+    pin_secret_ref: PINRef | None = Field(
+        default=None, description="The PIN of the token, or the authorization value of the TPM's keys"
+    )
+    health_check: HealthCheck = Field(
+        default=HealthCheck(), description="How it is found out whether the token signs"
+    )
+    kek: KEKSpec = Field(default=KEKSpec(), description="The key under which CA keys come to the token")
+    allowed_namespaces: Annotated[tuple[Namespace, ...], Field(max_length=64)] = Field(
+        default=(),
+        description="Namespaces whose HsmIssuers may have keys on it; every HsmClusterIssuer may",
+        json_schema_extra=listed(),
+    )
+
+    @model_validator(mode="after")
+    def _once(self) -> HardwareSecurityModuleSpec:
+        unique("allowedNamespaces", self.allowed_namespaces)
+        return self
+
+
+class TokenInfo(Part):
+    """What the token says of itself."""
+
+    label: Annotated[str, Field(max_length=64)] | None = Field(default=None, description="Its label")
+    serial: Annotated[str, Field(max_length=64)] | None = Field(default=None, description="Its serial")
+    manufacturer: Annotated[str, Field(max_length=64)] | None = Field(default=None, description="Who made it")
+    model: Annotated[str, Field(max_length=64)] | None = Field(default=None, description="Its model")
+    firmware_version: Annotated[str, Field(max_length=32)] | None = Field(
+        default=None, description="Of its firmware"
+    )
+
+
+class HardwareSecurityModuleStatus(Kept):
+    """What the controller found; it never tells a PIN."""
+
+    token_info: TokenInfo | None = Field(default=None, description="What the token says of itself")
+    mechanisms: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=256)] = Field(
+        default=(), description="What it can do, as PKCS#11 names it", json_schema_extra=listed()
+    )
+    last_sign_time: Instant | None = Field(
+        default=None, description="When a test signature last was good; told at most once a minute"
+    )
+    conditions: Conditions = Field(
+        default=(),
+        description="Connected: the token is there; LoggedIn: the PIN is right; Healthy: it signs; Ready: all of it",
+        json_schema_extra=listed("type"),
+    )
+
+
+class HardwareSecurityModule(Part):
+    """A token that the controller's pod has: by PKCS#11, or a TPM 2.0."""
+
+    spec: HardwareSecurityModuleSpec
+    status: HardwareSecurityModuleStatus | None = None
+
+
+class Subject(Part):
+    """The distinguished name of a certificate (members as cert-manager's X509Subject)."""
+
+    common_name: NamePart | None = Field(default=None, description="CN")
+    countries: Annotated[
+        tuple[Annotated[str, Field(min_length=2, max_length=2)], ...], Field(max_length=8)
+    ] = Field(default=(), description="C, two letters each")
+    organizations: NameParts = Field(default=(), description="O")
+    organizational_units: NameParts = Field(default=(), description="OU")
+    localities: NameParts = Field(default=(), description="L")
+    provinces: NameParts = Field(default=(), description="ST")
+    street_addresses: NameParts = Field(default=(), description="STREET")
+    postal_codes: NameParts = Field(default=(), description="postalCode")
+    serial_number: NamePart | None = Field(default=None, description="serialNumber")
+
+
+class CASubject(Subject):
+    """The distinguished name of a CA."""
+
+    common_name: NamePart = Field(description="CN")
+
+
+class KeyRef(Part):
+    """A key that is on the token already, by label, by id, or both; more than one match is ambiguous."""
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled(("has(self.label) || has(self.id)", "a key is named by label or id"))
+    )
+
+    label: Annotated[str, Field(min_length=1, max_length=255)] | None = Field(
+        default=None, description="CKA_LABEL"
+    )
+    id: Annotated[str, Field(pattern="^([0-9a-f]{2}){1,255}$", max_length=510)] | None = Field(
+        default=None, description="CKA_ID, lower-case hex"
+    )
+
+    @model_validator(mode="after")
+    def _named(self) -> KeyRef:
+        if self.label is None and self.id is None:
+            raise ValueError("a key is named by label or id")
+        return self
+
+
+class LeafNames(Part):
+    """Names that certificates may have: each name of a request must be below one of its kind; none: any."""
+
+    dns_domains: Annotated[tuple[DNSName, ...], Field(max_length=64)] = Field(
+        default=(), description="`example.org` allows it and all below it"
+    )
+    ip_ranges: Annotated[tuple[Address, ...], Field(max_length=64)] = Field(
+        default=(), description="`10.0.0.0/8`"
+    )
+    uri_prefixes: Annotated[tuple[URIName, ...], Field(max_length=64)] = Field(
+        default=(), description="`spiffe://cluster.local/`"
+    )
+    email_domains: Annotated[tuple[DNSName, ...], Field(max_length=64)] = Field(
+        default=(), description="`example.org`"
+    )
+
+
+class LeafPolicySpec(Part):
+    """What the CA certifies."""
+
+    max_duration: Annotated[Duration, within(SHORTEST_LIFETIME, LONGEST_LEAF)] = Field(
+        default="2160h",
+        description="Longest lifetime of a certificate; a request for a longer one is refused",
+        json_schema_extra=between(SHORTEST_LIFETIME, LONGEST_LEAF),
+    )
+    usages: Annotated[tuple[Usage, ...], Field(min_length=1, max_length=23)] = Field(
+        default=("digital signature", "key encipherment", "server auth", "client auth"),
+        description="What certificates may be for, as cert-manager names it",
+        json_schema_extra=listed(),
+    )
+    allow_ca: bool = Field(default=False, alias="allowCA", description="Certify CAs, too")
+    names: LeafNames = Field(default=LeafNames(), description="Names that certificates may have")
+
+    @model_validator(mode="after")
+    def _once(self) -> LeafPolicySpec:
+        unique("usages", self.usages)
+        return self
+
+
+class CRLSpec(Part):
+    """What certificates say of where they are revoked; the attestation service serves both."""
+
+    distribution_point: bool = Field(default=True, description="Certificates name the list of the revoked")
+    ocsp: bool = Field(default=True, description="Certificates name the OCSP responder")
+
+
+class EvidenceSpec(Part):
+    """How the hardware proves itself before a CA key is handed to it."""
+
+    type: EvidenceType = Field(description="Kind of evidence; `null` only where the controller allows it")
+    collector: ListName | None = Field(
+        default=None,
+        description="A name of the controller's list of programs or files, where the type needs one",
+    )
+
+
+class ProvisioningSpec(Part):
+    """Who may hand a CA key to this issuer, and against which evidence."""
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            ("self.requiredSignatures <= size(self.signers)", "fewer signers than required signatures")
+        )
+    )
+
+    signers: Annotated[tuple[Digest, ...], Field(min_length=1, max_length=16)] = Field(
+        description="SHA-256 of the SubjectPublicKeyInfo of each key that may sign a bundle, hex",
+        json_schema_extra=listed(),
+    )
+    required_signatures: Annotated[int, Field(ge=1, le=2)] = Field(
+        default=1, description="By how many of them; 2: dual control"
+    )
+    ca_cert_sha256: Digest | None = Field(
+        default=None,
+        alias="caCertSHA256",
+        description="SHA-256 of the only certificate that is accepted, hex",
+    )
+    oaep_hash: OAEPHash = Field(
+        default="sha256",
+        description="Of RSA-OAEP; a bundle that says another is refused. SoftHSM has sha1 alone",
+    )
+    evidence: EvidenceSpec = Field(description="How the hardware proves itself")
+    evidence_policy_ref: NamedRef | None = Field(
+        default=None,
+        description="An AttestationPolicy with the reference values, of the issuer's namespace or the controller's",
+    )
+    secret_ref: NamedRef | None = Field(
+        default=None, description="Where the bundle is put; `<issuer>-cacert` without"
+    )
+    valid_for: Annotated[Duration, within(SHORTEST_OFFER, LONGEST_OFFER)] = Field(
+        default="24h",
+        description="How long an evidence waits for its bundle",
+        json_schema_extra=between(SHORTEST_OFFER, LONGEST_OFFER),
+    )
+
+    @model_validator(mode="after")
+    def _enough(self) -> ProvisioningSpec:
+        unique("signers", self.signers)
+        if self.required_signatures > len(self.signers):
+            raise ValueError("fewer signers than required signatures")
+        return self
+
+
+class IssuerSpec(Part):
+    """Where the CA key is, how it comes there, and what it certifies."""
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            (
+                "(self.mode == 'Provisioned') == has(self.provisioning)",
+                "provisioning is for the mode Provisioned",
+            ),
+            ("self.mode != 'SelfSigned' || has(self.subject)", "the mode SelfSigned needs a subject"),
+            ("self.hsmRef == oldSelf.hsmRef", "hsmRef cannot be changed"),
+            ("self.mode == oldSelf.mode", "mode cannot be changed"),
+        )
+    )
+
+    hsm_ref: NamedRef = Field(description="The HardwareSecurityModule")
+    key_ref: KeyRef | None = Field(
+        default=None, description="A key that is on the token already; one under the issuer's UID without"
+    )
+    mode: Literal["SelfSigned", "Provisioned"] = Field(
+        default="SelfSigned",
+        description="SelfSigned: made on the token. Provisioned: handed to it after it has proven itself",
+    )
+    key_type: KeyType = Field(default="ecdsa-p384", description="Algorithm of the CA key")
+    subject: CASubject | None = Field(default=None, description="Name of the CA, for the mode SelfSigned")
+    ca_duration: Annotated[Duration, within(SHORTEST_CA, LONGEST_CA)] = Field(
+        default="87600h",
+        description="Lifetime of the CA's certificate, for the mode SelfSigned",
+        json_schema_extra=between(SHORTEST_CA, LONGEST_CA),
+    )
+    path_len: Annotated[int, Field(ge=0, le=8)] = Field(
+        default=0, description="How many CAs may stand below this one in a chain"
+    )
+    policy: LeafPolicySpec = Field(default=LeafPolicySpec(), description="What it certifies")
+    crl: CRLSpec = Field(default=CRLSpec(), description="What certificates say of where they are revoked")
+    provisioning: ProvisioningSpec | None = Field(
+        default=None, description="Who may hand the CA key over, and against which evidence"
+    )
+    deletion_policy: Literal["Retain", "Destroy"] = Field(
+        default="Retain", description="What becomes of the CA key when the issuer is deleted"
+    )
+
+    @model_validator(mode="after")
+    def _of_mode(self) -> IssuerSpec:
+        if (self.mode == "Provisioned") != (self.provisioning is not None):
+            raise ValueError("provisioning is for the mode Provisioned")
+        if self.mode == "SelfSigned" and self.subject is None:
+            raise ValueError("the mode SelfSigned needs a subject")
+        if self.mode == "SelfSigned" and self.policy.allow_ca and self.path_len == 0:
+            raise ValueError("allowCA needs a pathLen of 1 or more")
+        return self
+
+
+class QARef(Part):
+    """The QuoteAttestation by which the key comes."""
+
+    namespace: Namespace = Field(description="Its namespace")
+    name: Name = Field(description="Its name")
+
+
+class IssuerStatus(Kept):
+    """What the controller made."""
+
+    ca_certificate: Annotated[str, Field(max_length=MAX_PEM)] | None = Field(
+        default=None, alias="caCertificate", description="Of the CA, PEM"
+    )
+    key_fingerprint: Digest | None = Field(
+        default=None, description="SHA-256 of the CA key's SubjectPublicKeyInfo, hex"
+    )
+    key_origin: KeyOrigin | None = Field(
+        default=None,
+        description="generated: made inside the token and never outside; provisioned: brought into it; tpm",
+    )
+    issuer_id: Annotated[str, Field(max_length=32)] | None = Field(
+        default=None, description="How the attestation service calls the CA key"
+    )
+    crl_number: Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})] | None = Field(
+        default=None, description="Of the newest list of the revoked"
+    )
+    qa_ref: QARef | None = Field(default=None, description="The QuoteAttestation by which the key comes")
+    conditions: Conditions = Field(
+        default=(),
+        description="Ready: it signs. Reasons: Initializing, Checked, Pending, Failed, AwaitingKey, KeyUnavailable, "
+        "KeyAmbiguous, KeyUnsupported, EvidenceUnavailable, CertificateMismatch, BundleRejected, UnwrapFailed, "
+        "Expired, CAInvalid",
+        json_schema_extra=listed("type"),
+    )
+
+
+class HsmIssuer(Part):
+    """A CA whose key is on a token; for CertificateRequests of its namespace."""
+
+    spec: IssuerSpec
+    status: IssuerStatus | None = None
+
+
+class HsmClusterIssuer(Part):
+    """A CA whose key is on a token; for CertificateRequests of every namespace, and for Kubernetes' own requests."""
+
+    spec: IssuerSpec
+    status: IssuerStatus | None = None

@@ -1,0 +1,30 @@
+"""docs/kubernetes/hsm-kinds.md says what the kinds of HSM issuers are."""
+
+from __future__ import annotations
+
+import re
+
+from ruamel.yaml import YAML
+
+from attestation_operator.crds.hsm import HardwareSecurityModule, HsmIssuer
+from tests.docs.pages import text
+from tools.kinds_page import MARK, reference
+
+PAGE = text("docs/kubernetes/hsm-kinds.md")
+
+
+def test_the_reference_is_that_of_the_models() -> None:
+    """Who changes a model writes it anew: `python -m tools.kinds_page`."""
+    _, mark, behind = PAGE.partition(MARK)
+    assert mark
+    assert behind == reference("hsm-kinds.md")
+
+
+def test_the_examples_are_objects_of_these_kinds() -> None:
+    """Whoever copies them has what the controller reads."""
+    [example] = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+    module, issuer = YAML(typ="safe", pure=True).load_all(example)
+    HardwareSecurityModule.model_validate({"spec": module["spec"]}, by_alias=True, by_name=False)
+    HsmIssuer.model_validate({"spec": issuer["spec"]}, by_alias=True, by_name=False)
+    assert issuer["spec"]["hsmRef"]["name"] == module["metadata"]["name"]
+    assert issuer["metadata"]["namespace"] in module["spec"]["allowedNamespaces"]
