@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attestation_service.archive import ArchiveFault, Fault, archive_of
+from attestation_service.archive.bucket import BucketArchive
 from attestation_service.archive.directory import DirectoryArchive
 from attestation_service.archive_location import Bucket, Directory, LocationInvalid, parse_location
 from attestation_service.settings import Settings
@@ -169,3 +170,37 @@ def test_a_name_stays_in_the_archive(archive: DirectoryArchive, name: str) -> No
     """Nothing is kept under a name that could mean another place."""
     with pytest.raises(ValueError):
         archive.put(name, DATA, TYPE)
+
+
+class _Strange:
+    """What stands in the place of an object storage, as a proxy does for a moment."""
+
+    def __init__(self, put: Exception | None, held: dict[str, Any]) -> None:
+        self._put = put
+        self._held = held
+
+    def put_object(self, **_: Any) -> dict[str, Any]:
+        if self._put is not None:
+            raise self._put
+        return {"VersionId": "1"}
+
+    def head_object(self, **_: Any) -> dict[str, Any]:
+        return {"ObjectLockMode": "COMPLIANCE", **self._held}
+
+
+@pytest.mark.parametrize(
+    ("put", "held"),
+    [
+        (ValueError("invalid literal for int(): of a Content-Length"), {}),
+        (None, {"ObjectLockRetainUntilDate": datetime(2099, 1, 1)}),  # noqa: DTZ001 -- an answer without a zone
+    ],
+)
+def test_what_is_no_answer_of_a_storage_is_a_fault_that_passes(
+    put: Exception | None, held: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told otherwise, one such answer ended a seal for ever, or held up all that wait behind it."""
+    archive = BucketArchive(Bucket(name="b", prefix="", endpoint=None, region="r"), timedelta(days=1))
+    monkeypatch.setattr(archive, "_client", lambda: _Strange(put, held))
+    with pytest.raises(ArchiveFault) as caught:
+        archive.put(NAME, DATA, TYPE)
+    assert caught.value.fault is Fault.FAILED

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Any, Final
@@ -81,25 +82,24 @@ class BucketArchive:
         demand_name(name)
         key = self._bucket.prefix + name
         until = (self._clock() + self._retention).replace(microsecond=0)
-        try:
-            answer = self._client().put_object(
-                Bucket=self._bucket.name,
-                Key=key,
-                Body=data,
-                ContentType=media_type,
-                # Never a second one under the name: which of them was sealed, nobody could tell by it.
-                IfNoneMatch="*",
-                ChecksumSHA256=base64.b64encode(hashlib.sha256(data).digest()).decode(),
-                ObjectLockMode=LOCK,
-                ObjectLockRetainUntilDate=until,
-            )
-            version = answer.get("VersionId")
-        except ClientError as e:
-            if _code(e) not in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409"):
-                raise self._fault(key, e) from e
-            version = self._kept(key, data, until)
-        except BotoCoreError as e:
-            raise ArchiveFault(Fault.UNREACHABLE, f"{key}: {type(e).__name__}") from e
+        with self._told(key):
+            try:
+                answer = self._client().put_object(
+                    Bucket=self._bucket.name,
+                    Key=key,
+                    Body=data,
+                    ContentType=media_type,
+                    # Never a second one under the name: which of them was sealed, nobody could tell by it.
+                    IfNoneMatch="*",
+                    ChecksumSHA256=base64.b64encode(hashlib.sha256(data).digest()).decode(),
+                    ObjectLockMode=LOCK,
+                    ObjectLockRetainUntilDate=until,
+                )
+                version = answer.get("VersionId")
+            except ClientError as e:
+                if _code(e) not in ("PreconditionFailed", "412", "ConditionalRequestConflict", "409"):
+                    raise
+                version = self._kept(key, data, until)
         self._demand_lock(key, version, until)
         return Stored(url=self._url(key, version))
 
@@ -116,44 +116,33 @@ class BucketArchive:
         found, version = self._read(key, None)
         if found != data:
             raise ArchiveFault(Fault.OTHER_CONTENT, f"{self._url(key, version)} has other content")
-        try:
+        with self._told(key):
             self._client().put_object_retention(
                 Bucket=self._bucket.name,
                 Key=key,
                 Retention={"Mode": LOCK, "RetainUntilDate": until},
                 **_of(version),
             )
-        except ClientError as e:
-            raise self._fault(key, e) from e
-        except BotoCoreError as e:
-            raise ArchiveFault(Fault.UNREACHABLE, f"{key}: {type(e).__name__}") from e
         return version
 
     def _read(self, key: str, version: str | None) -> tuple[bytes, str | None]:
-        try:
+        with self._told(key):
             answer = self._client().get_object(Bucket=self._bucket.name, Key=key, **_of(version))
             data = answer["Body"].read(MAX_BYTES + 1)
-        except ClientError as e:
-            raise self._fault(key, e) from e
-        except BotoCoreError as e:
-            raise ArchiveFault(Fault.UNREACHABLE, f"{key}: {type(e).__name__}") from e
         if len(data) > MAX_BYTES:
             raise ArchiveFault(Fault.OTHER_CONTENT, f"{key}: longer than anything of ours")
         return data, answer.get("VersionId")
 
     def _demand_lock(self, key: str, version: str | None, until: datetime) -> None:
         """Check that the server did what it was asked: some take the headers and lock nothing."""
-        try:
+        with self._told(key):
             held = self._client().head_object(Bucket=self._bucket.name, Key=key, **_of(version))
-        except ClientError as e:
-            raise self._fault(key, e) from e
-        except BotoCoreError as e:
-            raise ArchiveFault(Fault.UNREACHABLE, f"{key}: {type(e).__name__}") from e
-        end = held.get("ObjectLockRetainUntilDate")
+            end = held.get("ObjectLockRetainUntilDate")
+            ends_early = end is not None and end < until - SLACK
         # Without a version, a delete of the name would leave nothing that a lock could hold.
         if version is None or held.get("ObjectLockMode") != LOCK or end is None:
             raise ArchiveFault(Fault.NOT_LOCKED, f"{key}: not locked; does the bucket have object lock?")
-        if end < until - SLACK:
+        if ends_early:
             raise ArchiveFault(Fault.NOT_LOCKED, f"{key}: locked until {end:%Y-%m-%d} only")
 
     def _client(self) -> Any:
@@ -179,6 +168,19 @@ class BucketArchive:
             raise ArchiveFault(Fault.MISSING, f"{url} is not in the bucket {self._bucket.name}")
         version = unquote(parts.query.removeprefix("versionId=")) if parts.query else None
         return parts.path.removeprefix("/"), version
+
+    @contextmanager
+    def _told(self, key: str) -> Iterator[None]:
+        """Tell what fails as a fault of the archive."""
+        try:
+            yield
+        except ClientError as e:
+            raise self._fault(key, e) from e
+        except BotoCoreError as e:
+            raise ArchiveFault(Fault.UNREACHABLE, f"{key}: {type(e).__name__}") from e
+        except (ValueError, TypeError) as e:
+            # A proxy may answer in place of the storage, for a moment: nothing that ends a seal, or holds up others.
+            raise ArchiveFault(Fault.FAILED, f"{key}: no answer of S3: {type(e).__name__}") from e
 
     def _fault(self, key: str, error: ClientError) -> ArchiveFault:
         code = _code(error)

@@ -26,7 +26,7 @@ from attestation.api import RunBundle, SealArchive, SealFailure, SealLogEntry
 from attestation.api import RunSeal as Wanted
 from attestation.audit import AuditEvent, canonical_bytes
 from attestation.audit.merkle import inclusion_proof
-from attestation.errors import AttestationError, MalformedEvidence, RequestInvalid, RunDiffers
+from attestation.errors import AttestationError, MalformedEvidence, RequestInvalid, RunDiffers, Unavailable
 from attestation.reference.identifier import canonical, named
 from attestation.sealing import (
     ACTION,
@@ -199,9 +199,15 @@ async def advance(run_id: str, res: Resources, *, archives: bool) -> RunSeal:
                     return row
         except _NotYet as e:
             return await _fail(row, e, res, at)
-        except (RequestInvalid, RunDiffers, MalformedEvidence) as e:
+        except Unavailable:
+            raise
+        except AttestationError as e:
             # Of a newer version, perhaps: what was good when it was asked for. No reason to hold up others.
             return await _fail(row, _NotYet(STAGES[row.phase], e.code, str(e)), res, at)
+        except ValueError as e:
+            # Likewise, where what is kept cannot be read. The message may quote it.
+            unread = f"what is kept of it cannot be read: {type(e).__name__}"
+            return await _fail(row, _NotYet(STAGES[row.phase], RequestInvalid.code, unread), res, at)
         if following is None:
             return row
 
