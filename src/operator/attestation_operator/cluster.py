@@ -5,6 +5,7 @@ lightkube's own models leave out what they do not know; what is read here is wha
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
@@ -34,11 +35,16 @@ from attestation_operator.errors import (
 from attestation_operator.objects import ACCESS_REVIEW, MANAGER, Key, Kind, Raw, Target, page_objects
 
 TIMEOUT_SECONDS: Final = 10.0
+"""Longest silence of an answer."""
+ANSWER_SECONDS: Final = 30.0
+"""Longest time for all of an answer, for a page of a list: one that comes byte by byte is silent never."""
 WATCH_SECONDS: Final = 300
 """After so long the API server ends a watch, and it is begun anew where it ended."""
 SILENCE_SECONDS: Final = 150.0
 _PASSING: Final = frozenset({401, 408, 429})
 """Statuses below 500 that say nothing about the request: a token was changed, too much is asked at the moment."""
+_NO_OBJECT: Final = (KeyError, TypeError, AttributeError, RecursionError)
+"""What reading JSON of another shape than an API server's ends with."""
 
 
 def config_from(kubeconfig: Path | None) -> SingleConfig:
@@ -110,14 +116,17 @@ class KubernetesCluster:
 
     async def read(self, key: Key) -> Raw | None:
         """Return an object as it is now, None where there is none."""
+        if not _may_be(key):
+            return None
         with _told(key):
             try:
-                found: Raw = await self._client.get(_resource(key.kind), _segment(key.name), **_in(key))
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    found = await self._client.get(_resource(key.kind), _segment(key.name), **_in(key))
             except httpx.HTTPStatusError as e:
                 if e.response.status_code == 404:
                     return None
                 raise
-            return found
+            return _object(found)
 
     async def listed(self, kind: Kind, *, fields: Mapping[str, str] | None = None) -> tuple[list[Raw], str]:
         """Return what `list` returns, and the resourceVersion from which `watch` goes on.
@@ -127,7 +136,8 @@ class KubernetesCluster:
         """
         with _told(kind, selects=fields):
             pages = self._pages(kind, None, None, fields)
-            return [raw async for raw in pages], pages.resourceVersion
+            found = [raw async for raw in _in_time(pages)]
+            return found, _text(pages.resourceVersion)
 
     async def list(
         self,
@@ -150,7 +160,7 @@ class KubernetesCluster:
     ) -> AsyncIterator[Raw]:
         """Yield what `list` returns, with no more than a page of it in memory."""
         with _told(kind, selects=fields):
-            async for raw in self._pages(kind, namespace, labels, fields):
+            async for raw in _in_time(self._pages(kind, namespace, labels, fields)):
                 yield raw
 
     def _pages(
@@ -200,7 +210,9 @@ class KubernetesCluster:
                     type_, raw = event["type"], event["object"]
                     if type_ == "ERROR":
                         raise _ended(kind, raw)
-                    yield type_, raw
+                    # A bookmark has a resourceVersion, and no name.
+                    _text(raw["metadata"]["resourceVersion"])
+                    yield type_, raw if type_ == "BOOKMARK" else _object(raw)
 
     async def review(self, spec: Raw) -> bool:
         """Ask a SubjectAccessReview with this `spec`; True where it would be allowed."""
@@ -216,7 +228,8 @@ class KubernetesCluster:
         where = {"namespace": raw["metadata"]["namespace"]} if kind.namespaced else {}
         with _told(kind):
             try:
-                answer: Raw = await self._client.create(_resource(kind)(raw), **where)
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    answer: Raw = await self._client.create(_resource(kind)(raw), **where)
             except httpx.HTTPStatusError as e:
                 if e.response.status_code == 409 and _member(e.response, "reason") == "AlreadyExists":
                     raise ObjectExists(f"{kind.plural}: {_reason(e.response)}") from e
@@ -290,7 +303,8 @@ class KubernetesCluster:
     async def _done(self, target: Target, request: Any) -> bool:
         with _told(target):
             try:
-                await request
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await request
             except httpx.HTTPStatusError as e:
                 if e.response.status_code == 404:
                     return False
@@ -316,9 +330,47 @@ def _told(what: Kind | Key | Target, *, selects: Mapping[str, str] | None = None
         if status >= 500 or status in _PASSING:
             raise ClusterUnavailable(words) from e
         raise ClusterRefused(words) from e
-    except (httpx.HTTPError, httpx.StreamError, ConfigError, OSError, ValueError) as e:
-        # A token file that is not there for a moment is one of them; so is an answer that is not JSON.
+    except (httpx.HTTPError, httpx.StreamError, ConfigError, OSError, ValueError, *_NO_OBJECT) as e:
+        # A token file that is not there for a moment is one of them; so is an answer that is not JSON, or nothing that
+        # an API server says, or not whole in time.
         raise ClusterUnavailable(f"{named}: the API server did not answer: {type(e).__name__}") from e
+
+
+async def _in_time(pages: Any) -> AsyncIterator[Raw]:
+    """Yield the objects of a list; each page of it is there in time. What is done between them takes its own."""
+    objects = aiter(pages)
+    while True:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                raw = await anext(objects)
+        except StopAsyncIteration:
+            return
+        yield _object(raw)
+
+
+def _object(found: Any) -> Raw:
+    """Return an object that the API server told, which says which one it is.
+
+    What answers for an API server may be something else, for a moment: none of what reads objects is to end by it.
+    """
+    for name in ("name", "uid", "resourceVersion"):
+        _text(found["metadata"][name])
+    raw: Raw = found
+    return raw
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise TypeError("no text")
+    return found
+
+
+def _may_be(key: Key) -> bool:
+    """Return False of a name that no object has: it would lead to another path, and what is refused there is no answer.
+
+    The rule is the API server's own, for names of any kind.
+    """
+    return key.name not in (".", "..") and not {"/", "%"} & set(key.name)
 
 
 def _ended(kind: Kind, status: Raw) -> AttestationError:
@@ -338,7 +390,7 @@ def _member(response: httpx.Response, name: str) -> str:
     """Return a member of the Status that the API server answered with, at most 300 characters; empty without."""
     try:
         return str(response.json().get(name) or "")[:300]
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return ""
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Final
 
 import httpx2 as httpx
@@ -14,12 +15,14 @@ import pytest
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import Cluster, Context, User
 
+from attestation_operator import cluster
 from attestation_operator.cluster import KubernetesCluster
-from attestation_operator.errors import ObjectChanged, ObjectExists
+from attestation_operator.errors import ClusterUnavailable, ObjectChanged, ObjectExists
 from attestation_operator.objects import NODE, RUN, Key, Target
 
 RUNS: Final = "/apis/security.ugallu.io/v1alpha1"
 TEAM: Final = f"{RUNS}/namespaces/team/confidentialattestationruns"
+FOUND: Final = {"metadata": {"name": "r", "uid": "u-1", "resourceVersion": "7"}, "items": []}
 TARGET: Final = Target(kind=RUN, name="r", uid="u-1", resource_version="7", namespace="team")
 
 
@@ -50,14 +53,14 @@ def test_a_request_that_is_cancelled_in_its_handshake_leaves_no_connection() -> 
         silent.settimeout(30)
 
         async def read() -> None:
-            cluster = KubernetesCluster(config(f"https://127.0.0.1:{silent.getsockname()[1]}"))
-            reading = asyncio.create_task(cluster.read(Key(kind=NODE, name="n1")))
+            client = KubernetesCluster(config(f"https://127.0.0.1:{silent.getsockname()[1]}"))
+            reading = asyncio.create_task(client.read(Key(kind=NODE, name="n1")))
             connection, _ = await asyncio.to_thread(silent.accept)
             stack.enter_context(connection).settimeout(30)
             assert await asyncio.to_thread(connection.recv, 1) == b"\x16"
             reading.cancel()
             await asyncio.wait([reading])
-            await cluster.aclose()
+            await client.aclose()
             await asyncio.to_thread(_read_to_its_end, connection)
 
         asyncio.run(read())
@@ -77,16 +80,16 @@ def ask(asking: Asking, status: int = 200, body: Any = None) -> tuple[Any, httpx
 
     def answer(request: httpx.Request) -> httpx.Response:
         seen.append(request)
-        return httpx.Response(status, json={"metadata": {}, "items": []} if body is None else body)
+        return httpx.Response(status, json=FOUND if body is None else body)
 
     async def go() -> Any:
-        cluster = KubernetesCluster(config("https://api"), transport=httpx.MockTransport(answer))
+        client = KubernetesCluster(config("https://api"), transport=httpx.MockTransport(answer))
         try:
-            return await asking(cluster)
+            return await asking(client)
         except ObjectChanged as e:
             return e
         finally:
-            await cluster.aclose()
+            await client.aclose()
 
     found = asyncio.run(go())
     [request] = seen
@@ -104,7 +107,7 @@ def ask(asking: Asking, status: int = 200, body: Any = None) -> tuple[Any, httpx
         (lambda c: c.merge(TARGET, {"status": {}}, action="status"), "PATCH", f"{TEAM}/r/status"),
         (lambda c: c.apply_status(TARGET, {}, manager="m"), "PATCH", f"{TEAM}/r/status"),
         (lambda c: c.delete(TARGET), "DELETE", f"{TEAM}/r"),
-        (lambda c: c.read(Key(kind=NODE, name="a/b")), "GET", "/api/v1/nodes/a%2Fb"),
+        (lambda c: c.read(Key(kind=NODE, name="a b?c")), "GET", "/api/v1/nodes/a%20b%3Fc"),
         (lambda c: c.list(NODE), "GET", "/api/v1/nodes"),
     ],
 )
@@ -121,5 +124,93 @@ def test_that_an_object_is_there_is_told_from_other_conflicts(reason: str | None
     """A quota answers 409 too; what is there is read, and judged."""
     body = {"reason": reason, "message": "m"}
     raw = {"metadata": {"name": "r", "namespace": "team"}}
-    found, _ = ask(lambda cluster: cluster.create(RUN, raw), 409, body)
+    found, _ = ask(lambda c: c.create(RUN, raw), 409, body)
     assert type(found) is error
+
+
+@pytest.mark.parametrize("name", ["a/b", "../nodes", "..", ".", "%2e%2e", "node-1/proxy"])
+def test_under_a_name_that_no_object_has_nothing_is_read(name: str) -> None:
+    """A stranger's run may name it: asked for it, the API server takes it for a path, and refuses for ever."""
+
+    async def go() -> Any:
+        client = KubernetesCluster(config("https://api"), transport=httpx.MockTransport(_never_asked))
+        try:
+            return await client.read(Key(kind=NODE, name=name))
+        finally:
+            await client.aclose()
+
+    assert asyncio.run(go()) is None
+
+
+def _never_asked(request: httpx.Request) -> httpx.Response:
+    raise AssertionError(request.url)
+
+
+async def _changes(c: KubernetesCluster) -> list[Any]:
+    return [each async for each in c.watch(RUN, "1")]
+
+
+@pytest.mark.parametrize("asking", [lambda c: c.read(TARGET.key), lambda c: c.listed(RUN), _changes])
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        "text",
+        {"metadata": None, "items": 1},
+        {"metadata": {"resourceVersion": "1"}, "items": [7]},
+        {"metadata": {"resourceVersion": 1}, "items": [{"metadata": {"name": "r"}}]},
+        {"type": "ADDED", "object": {"metadata": {"resourceVersion": "1"}}},
+        {"type": "BOOKMARK", "object": {}},
+        {"type": "ERROR", "object": None},
+        b"[" * 200_000,
+        b'{"metadata": {"na',
+    ],
+)
+def test_what_is_no_answer_of_an_api_server_is_one_that_is_away(asking: Asking, body: Any) -> None:
+    """A proxy may answer in its place: an agent and a leader go on, and ask again."""
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=body if isinstance(body, bytes) else json.dumps(body))
+
+    async def go() -> None:
+        client = KubernetesCluster(config("https://api"), transport=httpx.MockTransport(answer))
+        try:
+            await asking(client)
+        finally:
+            await client.aclose()
+
+    with pytest.raises(ClusterUnavailable):
+        asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [
+        lambda c: c.read(TARGET.key),
+        lambda c: c.list(RUN),
+        lambda c: c.create(RUN, {"metadata": {"name": "r", "namespace": "team"}}),
+        lambda c: c.merge(TARGET, {}),
+        lambda c: c.delete(TARGET),
+    ],
+)
+def test_an_answer_that_comes_byte_by_byte_ends(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is never silent for long: without an end of its own it held a worker for ever, and the runs behind it."""
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 0.05)
+
+    class Trickle(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            while True:
+                yield b" "
+                await asyncio.sleep(0)
+
+    async def go() -> None:
+        transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Trickle()))
+        client = KubernetesCluster(config("https://api"), transport=transport)
+        try:
+            async with asyncio.timeout(60):
+                await asking(client)
+        finally:
+            await client.aclose()
+
+    with pytest.raises(ClusterUnavailable):
+        asyncio.run(go())

@@ -6,6 +6,7 @@ Only whole seconds count. Both kinds answer the same two questions, and neither 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
@@ -29,6 +30,10 @@ class Times(Protocol):
         """Return the last one at or before *at*, None where there is none."""
         ...
 
+    def back(self, at: datetime) -> Iterator[datetime]:
+        """Yield those at or before *at*, the newest first."""
+        ...
+
     def next(self, at: datetime) -> datetime | None:
         """Return the first one after *at*, None where there is none within fifty years."""
         ...
@@ -45,6 +50,13 @@ class Every:
         """Return the last one at or before *at*, None before the first."""
         return None if at < self.begin else self.begin + (at - self.begin) // self.step * self.step
 
+    def back(self, at: datetime) -> Iterator[datetime]:
+        """Yield those at or before *at*, the newest first."""
+        last = self.last(at)
+        while last is not None:
+            yield last
+            last = self.last(last - timedelta(seconds=1))
+
     def next(self, at: datetime) -> datetime | None:
         """Return the first one after *at*."""
         last = self.last(at)
@@ -59,8 +71,12 @@ class Cron:
 
     def last(self, at: datetime) -> datetime | None:
         """Return the last one at or before *at*."""
+        return next(self.back(at), None)
+
+    def back(self, at: datetime) -> Iterator[datetime]:
+        """Yield those at or before *at*, the newest first; the expression is read once for all of them."""
         # Backwards, the library begins below what it is given.
-        return next(CronSim(self.expression, _whole(at) + timedelta(seconds=1), reverse=True), None)
+        return iter(CronSim(self.expression, _whole(at) + timedelta(seconds=1), reverse=True))
 
     def next(self, at: datetime) -> datetime | None:
         """Return the first one after *at*."""
@@ -99,10 +115,10 @@ def cron(schedule: str, *, at: datetime) -> Cron:
 def lately(times: Times, at: datetime, spread: timedelta) -> list[datetime]:
     """Return the times at or before *at*, ascending, from the newest that is at least *spread* old."""
     found: list[datetime] = []
-    last = times.last(at)
-    while last is not None:
-        found.append(last)
-        last = None if last <= at - spread else times.last(last - timedelta(seconds=1))
+    for each in times.back(at):
+        found.append(each)
+        if each <= at - spread:
+            break
     return found[::-1]
 
 

@@ -7,10 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attestation_operator.runs import schedule_times
 from attestation_operator.runs.schedule_times import (
+    Cron,
     Times,
     TimesInvalid,
     cron,
@@ -137,6 +140,21 @@ def test_lately_goes_back_as_far_as_jitter(times: Times, at: datetime, seconds: 
     for offset in (0, seconds // 2, seconds):
         then = at - timedelta(seconds=offset)
         assert max((time for time in found if time <= then), default=None) == times.last(then)
+
+
+def test_an_expression_is_read_once_for_all_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's may be long and of each minute: read for each of a day's, a few schedules held up all else."""
+    read: list[str] = []
+
+    class Counted(CronSim):
+        def __init__(self, expression: str, *args: Any, **kwargs: Any) -> None:
+            read.append(expression)
+            super().__init__(expression, *args, **kwargs)
+
+    monkeypatch.setattr(schedule_times, "CronSim", Counted)
+    at = datetime(2026, 11, 26, 12, tzinfo=UTC)
+    assert len(lately(Cron("* * * * *"), at, timedelta(hours=24))) == 24 * 60 + 1
+    assert len(read) == 1
 
 
 def _read(text: str, low: int, high: int) -> set[int]:
