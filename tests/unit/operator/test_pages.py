@@ -40,9 +40,8 @@ def test_pages_of_requests_are_small_and_read_one_after_the_other(tmp_path: Path
     def answer(request: httpx.Request) -> httpx.Response:
         asked.append(request.url.params.get("limit"))
         more: dict[str, Any] = {"continue": "x"} if len(asked) < PAGES else {}
-        return httpx.Response(
-            200, json={"metadata": more, "items": [{"metadata": {"name": str(len(asked))}}]}
-        )
+        item = {"metadata": {"name": str(len(asked)), "uid": "u", "resourceVersion": "1"}}
+        return httpx.Response(200, json={"metadata": more, "items": [item]})
 
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(json.dumps(KUBECONFIG))
