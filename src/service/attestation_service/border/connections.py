@@ -48,6 +48,8 @@ PIPELINED: Final = 8
 LINGER_SECONDS: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
 """So long, and so much, is read and dropped after a refusal, so that the client gets to read it."""
+HELLO_SECONDS: Final = 2.0
+"""So long a connection that never asked is kept when the server stops: its request may be on the way."""
 SHUTDOWN_SECONDS: Final = 5.0
 GOODBYE_SECONDS: Final = 0.1
 FILES_OF_OURS: Final = 128
@@ -229,9 +231,19 @@ class Protocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """End it as soon as what was accepted is answered: the server stops."""
-        if not self._begun:
-            self.abort()
+        if not self._begun or self.cycle is None:
+            # Every answer ends its connection now.
+            self.loop.call_later(HELLO_SECONDS, self._end_without_hello)
             return
+        self._end()
+
+    def _end_without_hello(self) -> None:
+        if self._begun:
+            self._end()
+        else:
+            self.abort()
+
+    def _end(self) -> None:
         idle = self._tls is not None and self.waits and not self.transport.get_write_buffer_size()
         super().shutdown()
         if idle:

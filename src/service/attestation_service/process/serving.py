@@ -4,7 +4,8 @@ After SIGTERM, in order:
 
 1. `/readyz` is 503 and every answer ends its connection; whoever comes is still served, for as long as load balancers
    need to notice (ITL_SHUTDOWN_DELAY_SECONDS).
-2. Nobody is let in any more, connections without a request end, requests are finished.
+2. Who is connected already is let in, and nobody after; connections without a request end, a new one a moment later:
+   its request may be on the way. Requests are finished.
 3. What takes too long is cut: whatever it had not yet stored, it does not store.
 4. Tasks, extensions, keys and database are closed.
 
@@ -15,6 +16,7 @@ a power cut would be: what was answered is durable, what was not is wholly there
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -87,10 +89,40 @@ class Server(uvicorn.Server):
         log.info("service.stopping", in_flight=life.count, delay_seconds=life.delay_seconds)
         if not life.unusable:
             await asyncio.sleep(life.delay_seconds)
+        await self._close_the_door(sockets or [])
         left = max(0, requests_until - time.monotonic())
         self.config.timeout_graceful_shutdown = left  # type: ignore[assignment]  # any number will do
         await super().shutdown(sockets)
         self._captured_signals.clear()  # else uvicorn sends them to itself again: all is done, the exit code is 0
+
+    async def _close_the_door(self, sockets: list[socket.socket]) -> None:
+        """Let in whoever the system has connected, and nobody after.
+
+        To close alone would reset them, with what they sent: no proxy sends a POST again that may have been read.
+        """
+        listening = [socket.socket(fileno=os.dup(each.fileno())) for s in self.servers for each in s.sockets]
+        for server in self.servers:
+            server.close()
+        for each in sockets:
+            each.close()
+        await asyncio.sleep(0)  # uvloop closes what it listens on in the next round
+        came: list[socket.socket] = []
+        for each in listening:
+            with each, contextlib.suppress(OSError):  # nobody is there, or there is no room for more files
+                each.setblocking(False)
+                while len(came) < self.config.backlog:
+                    came.append(each.accept()[0])
+        for each in came:
+            each.setblocking(False)
+            with contextlib.suppress(OSError):  # it left
+                await asyncio.get_running_loop().connect_accepted_socket(self._connection, each)
+
+    def _connection(self) -> asyncio.Protocol:
+        """Make what uvicorn makes for each that comes."""
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # any class, they say
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
 
 class Worker(Server):
