@@ -205,3 +205,43 @@ def test_after_the_end_nothing_is_asked(token: Path) -> None:
     service.close()
     with pytest.raises(ServiceUnreachable):
         asyncio.run(service.trust())
+
+
+def _run_detail(*attempts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "uid": "u-1",
+        "cluster_id": "prod-1",
+        "namespace": "n",
+        "name": "r",
+        "node_name": "w-1",
+        "node_uid": "u-2",
+        "backend": "tpm",
+        "policy_id": "ni:///sha-384;x",
+        "policy_source": "none",
+        "deadline": "2026-11-26T12:00:00Z",
+        "attempts": list(attempts),
+    }
+
+
+def _attempt(state: str) -> dict[str, Any]:
+    return {
+        "attempt": 1,
+        "state": state,
+        "challenge_id": "0" * 32,
+        "expires_at": "2026-11-26T12:00:00Z",
+    }
+
+
+def test_a_run_of_which_half_is_told_is_not_told(token: Path) -> None:
+    """Without an attempt, or judged without a result, no decision could be made of it, at its deadline neither."""
+    carrier = Answers(
+        (200, _run_detail(_attempt("open"))),
+        (200, _run_detail()),
+        (200, _run_detail(_attempt("judged"))),
+    )
+    service, _ = _service(token, carrier)
+    assert len(asyncio.run(service.run("u-1")).attempts) == 1
+    for _each in range(2):
+        with pytest.raises(AnswerInvalid):
+            asyncio.run(service.run("u-1"))
+    service.close()

@@ -240,6 +240,12 @@ class RunAttempt(Wire):
     )
     result: RunResult | None = None
 
+    @model_validator(mode="after")
+    def _judged_has_a_result(self) -> RunAttempt:
+        if (self.state == "judged") != (self.result is not None):
+            raise ValueError("result: it is there exactly where the attempt was judged")
+        return self
+
 
 class RunDetail(Wire):
     """`GET /api/v1/runs/{uid}`."""
@@ -254,7 +260,7 @@ class RunDetail(Wire):
     policy_id: str
     policy_source: PolicySource
     deadline: datetime
-    attempts: tuple[RunAttempt, ...]
+    attempts: Annotated[tuple[RunAttempt, ...], Field(min_length=1)]
 
 
 class SealedObject(Wire):
