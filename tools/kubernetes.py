@@ -142,11 +142,11 @@ class _Process:
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]
 
-    def stop(self) -> None:
+    def stop(self, signal: str = "TERM") -> None:
         if not self.running:
             return
         try:
-            self._shell.communicate(b"TERM\n", timeout=STOP_SECONDS)
+            self._shell.communicate(f"{signal}\n".encode(), timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
             # The shell waits: what it started is in its session, which is ours alone.
             with contextlib.suppress(ProcessLookupError):
@@ -209,9 +209,8 @@ class Cluster:
             RuntimeError: One does not start; with the end of its log.
         """
         self._programs = programs()
-        etcd = self._start_etcd()
-        api = self._start_api(etcd)
-        self._wait(f"{self.url}/readyz", api, token=self.tokens["admin"])
+        self._etcd = self._start_etcd()
+        self._start_api(self._etcd)
         self._start_controllers(CONTROLLERS)
 
     def stop(self) -> None:
@@ -227,6 +226,18 @@ class Cluster:
     def logs(self) -> str:
         """Return the end of what each has printed."""
         return "\n".join(f"--- {each.log.name}\n{each.tail()}" for each in self._running)
+
+    @contextlib.contextmanager
+    def without_api(self) -> Iterator[None]:
+        """End the API server as a crash does, and start it again when the block ends; etcd has what it kept."""
+        place = self._running.index(self._api)
+        self._running.pop(place).stop("KILL")
+        try:
+            yield
+        finally:
+            self._start_api(self._etcd)
+            # It ends after those that watch it: it would wait for them.
+            self._running.insert(place, self._running.pop())
 
     @contextlib.contextmanager
     def controllers(self, names: str) -> Iterator[None]:
@@ -434,9 +445,9 @@ class Cluster:
         self._wait(f"{mine}/health", process)
         return mine
 
-    def _start_api(self, etcd: str) -> _Process:
+    def _start_api(self, etcd: str) -> None:
         at = self.folder
-        return self._run(
+        self._api = self._run(
             "kube-apiserver",
             f"--etcd-servers={etcd}",
             *("--bind-address=127.0.0.1", f"--secure-port={self.port}", "--insecure-port=0"),
@@ -452,6 +463,7 @@ class Cluster:
             *("--endpoint-reconciler-type=none", "--profiling=false"),
             *self._options,
         )
+        self._wait(f"{self.url}/readyz", self._api, token=self.tokens["admin"])
 
     def _start_controllers(self, names: str) -> _Process:
         at, port = self.folder, self._free_port()

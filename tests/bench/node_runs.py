@@ -1,10 +1,13 @@
 """Attestation runs that the controller takes to their end: 50 nodes with two backends at once; then 1,000 kept.
 
+And a schedule of 1,000 nodes whose runs have all ended and are taken away: what is listed for it.
+
 The controller is a process of its own. Our Kubernetes API and the service, whose agents answer at once, share another.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -23,6 +26,8 @@ from tests.fixtures.controllers import until
 from tests.fixtures.kube import FakeKube, fake_kube
 from tests.fixtures.run_double import RunDouble, run_double
 from tests.fixtures.runs import CLUSTER, SPACE, Cluster, prepared, said
+from tests.integration.kubernetes.test_schedules import new_term
+from tests.integration.kubernetes.test_schedules import prepared as prepared_for_schedules
 from tests.unit.operator.runs.world import ENFORCED
 
 NODES: Final = 50
@@ -35,6 +40,8 @@ EVENTS: Final = ("AttestationStarted", "AttestationVerified")
 FINISHED: Final = 1_000
 BAR_SECONDS: Final = 60
 BAR_MIB: Final = 150
+BAR_LISTS: Final = 3
+"""Of schedules, of runs, of Nodes: when it begins to lead."""
 
 
 def measure() -> Iterator[Measurement]:
@@ -79,6 +86,34 @@ def measure() -> Iterator[Measurement]:
         bar=f"<= {BAR_MIB} MiB",
         ok=max(whole, after) <= BAR_MIB,
         note=f"most that the controller held, with {FINISHED} runs; a new one asked the service {again} times",
+    )
+
+    yield asyncio.run(_pruned())
+
+
+async def _pruned() -> Measurement:
+    """Let 1,000 runs of a schedule end, and count the lists by which they are taken away."""
+    with fake_kube() as kube, prepared_for_schedules(kube) as here:
+        for number in range(FINISHED):
+            here.node(f"{here.pool}-{number}")
+        here.schedule(every="1h", history={"succeeded": 0, "failed": 0})
+        async with here.leader() as (leader, cluster):
+            await new_term(leader)
+            ended = here.runs()
+            for raw in ended:
+                here.end(raw)
+            cluster.lists = []
+            begun = time.perf_counter()
+            await new_term(leader)
+            seconds = time.perf_counter() - begun
+            left = len(here.runs())
+    return Measurement(
+        name="node-runs-pruned",
+        value=len(cluster.lists),
+        unit="lists",
+        bar=f"<= {BAR_LISTS} lists",
+        ok=len(cluster.lists) <= BAR_LISTS and len(ended) == FINISHED and left == 0,
+        note=f"a new leader took {len(ended) - left} of {len(ended)} ended runs away in {seconds:.1f} s",
     )
 
 

@@ -259,7 +259,7 @@ async def _look(here: Here) -> None:
 
 
 def test_runs_go_without_a_list_for_each(fake: FakeKube) -> None:
-    """Three lists when it begins to lead, whatever their number is; none to prune."""
+    """Three lists when it begins to lead, whatever their number is; none to prune. The bench `node_runs` has 1,000."""
     with prepared(fake) as here:
         for number in range(40):
             here.node(f"{here.pool}-{number}")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import httpx
 
+from attestation.clock import Clock
 from attestation.tpm import PCRSelection
 from attestation.wire import b64decode
+from tests.fixtures.attestation_double import Answer
 from tests.fixtures.in_process import InProcessService
 from tests.fixtures.machine import Machine, b64
 from tests.fixtures.openid.provider import new_key, sign
+from tests.fixtures.run_double import answering
 
 KEY = new_key("RS256", kid="cluster")
 ISSUER = "https://kubernetes.default.svc"
@@ -73,14 +78,20 @@ class Node:
 
 
 class Cluster:
-    """A cluster: its controller, and nodes that operators introduced."""
+    """A cluster: its controller, and nodes that operators introduced.
 
-    def __init__(self, service: InProcessService) -> None:
+    Args:
+        service: The service.
+        clock: That of its API server, which writes the times of tokens; without, the service's own.
+    """
+
+    def __init__(self, service: InProcessService, clock: Clock | None = None) -> None:
         self.service, self.http = service, service.client()
+        self.clock = clock or service.clock
 
     def token(self, account: str, **bound: Any) -> dict[str, str]:
         """Return the credential of a ServiceAccount."""
-        now = int(self.service.clock.now().timestamp())
+        now = int(self.clock.now().timestamp())
         said = {
             "aud": ["itl-attestation"],
             "iss": ISSUER,
@@ -120,3 +131,18 @@ class Cluster:
         answer = self.http.get(f"/api/v1/runs/{run}", headers=self.token("runs"))
         found: dict[str, Any] = answer.json()["attempts"][-1]["result"]
         return found
+
+
+@contextmanager
+def on_loopback(service: InProcessService) -> Iterator[str]:
+    """Let the service answer on a port, as a program asks it, until the block ends; yield the address."""
+    forward = service.client()
+
+    def bridge(method: str, where: str, body: bytes, token: str) -> Answer:
+        headers = {"Content-Type": "application/json"} | ({"Authorization": token} if token else {})
+        answer = forward.request(method, where, content=body, headers=headers)
+        kept = {"Content-Type": answer.headers.get("content-type", "application/json")}
+        return Answer(body=answer.content, status=answer.status_code, headers=kept)
+
+    with answering(bridge) as url:
+        yield url

@@ -28,15 +28,14 @@ from attestation_operator.runs import bundles, events, results
 from attestation_operator.runs.objects import Condition, Phase, Standing, read_run
 from attestation_operator.service import HTTPService
 from attestation_testing import SoftwareTPM
-from tests.fixtures.attestation_double import Answer
 from tests.fixtures.controllers import until
 from tests.fixtures.in_process import InProcess, InProcessService, in_process_service
 from tests.fixtures.kube import FakeKube, fake
 from tests.fixtures.machine import Machine
 from tests.fixtures.over_httpx import OverHTTPX
-from tests.fixtures.run_double import RunDouble, answering, run_double
+from tests.fixtures.run_double import RunDouble, run_double
 from tests.fixtures.runs import NODES, path, prepared, running, said
-from tests.integration.runs.clusters import RULE, Cluster, Node
+from tests.integration.runs.clusters import RULE, Cluster, Node, on_loopback
 from tests.integration.runs.test_acceptance import pinning
 from tests.unit.operator.runs.world import result
 
@@ -300,14 +299,7 @@ def test_a_run_of_a_node_with_a_tpm_is_verified_and_sealed(fake: FakeKube, tmp_p
         service.clock.pass_(seconds=(datetime.now(UTC) - service.clock.now()).total_seconds())
         estate = stack.enter_context(prepared(fake))
         node.uid = estate.make(NODES, {"metadata": {"name": NODE}})["metadata"]["uid"]
-        forward = service.client()
-
-        def bridge(method: str, where: str, body: bytes, token: str) -> Answer:
-            answer = forward.request(method, where, content=body, headers=headers(token))
-            kept = {"Content-Type": answer.headers.get("content-type", "application/json")}
-            return Answer(body=answer.content, status=answer.status_code, headers=kept)
-
-        url = stack.enter_context(answering(bridge))
+        url = stack.enter_context(on_loopback(service))
         (tmp_path / "token").write_text(node.cluster.token("runs")["Authorization"].removeprefix("Bearer "))
         policy = estate.policy(pinning(node))
         stack.enter_context(running(fake, url, tmp_path, cluster_id="default"))
@@ -345,9 +337,3 @@ def test_a_run_of_a_node_with_a_tpm_is_verified_and_sealed(fake: FakeKube, tmp_p
             assert said(run)["Sealed"] == ("True", "Sealed")
         phases = [each["status"]["phase"] for each in estate.items(BUNDLE)]
         assert phases == ["Sealed", "Sealed"]
-
-
-def headers(token: str) -> dict[str, str]:
-    """Return what goes with a request that is handed on."""
-    content = {"Content-Type": "application/json"}
-    return content | ({"Authorization": token} if token else {})

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import sqlite3
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -243,6 +243,41 @@ async def test_a_challenge_ends_with_its_run(service: Service) -> None:
     service.clock.advance(30)
     assert await opened(service, said) == first
     assert [each["state"] for each in (await detail(service))["attempts"]] == ["expired"]
+
+
+@pytest.mark.parametrize("apart", [60, -60])
+async def test_a_deadline_is_of_the_controller_s_clock(service: Service, apart: int) -> None:
+    """A minute ahead of ours or behind: what is left of it is what the challenge has, at each request anew."""
+
+    def said(seconds: int) -> dict[str, Any]:
+        theirs = service.clock.at + timedelta(seconds=apart)
+        return opening(service, deadline=deadline.isoformat(), asked_at=theirs.isoformat(), name=f"{seconds}")
+
+    deadline = service.clock.at + timedelta(seconds=apart + 30)
+    first = await opened(service, said(1))
+    assert datetime.fromisoformat(first["expires_at"]) == service.clock.at + timedelta(seconds=30)
+    service.clock.advance(29)
+    assert await opened(service, said(1)) == first
+    # It is over, though ours may say that it has not come.
+    service.clock.advance(1)
+    assert await opened(service, said(1)) == first
+    assert (await ask(service, "PUT", "another", said(2))).status_code == 410
+    deadline = service.clock.at + timedelta(seconds=apart + 90)
+    await opened(service, said(3), "third")
+    service.clock.advance(60)
+    following = await opened(service, said(3), "third")
+    assert following["attempt"] == 2
+    assert datetime.fromisoformat(following["expires_at"]) == service.clock.at + timedelta(seconds=30)
+
+
+async def test_a_clock_that_is_far_from_ours_counts_two_minutes(service: Service) -> None:
+    """Nobody keeps a run open by what they say of their clock."""
+    past = service.clock.at - timedelta(minutes=3)
+    said = opening(service, deadline=past.isoformat(), asked_at=(past - timedelta(minutes=1)).isoformat())
+    assert (await ask(service, "PUT", UID, said)).status_code == 410
+    late = service.clock.at + timedelta(minutes=13)
+    said = opening(service, deadline=late.isoformat(), asked_at=(late - timedelta(minutes=1)).isoformat())
+    assert (await ask(service, "PUT", UID, said)).status_code == 422
 
 
 async def test_of_two_who_open_a_run_one_does(service: Service) -> None:
@@ -562,7 +597,7 @@ async def test_a_run_that_cannot_be_written_is_not_opened(
 ) -> None:
     """A fault before its first attempt: no run without a challenge is left."""
 
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise StoreUnavailable("away")
 
     with monkeypatch.context() as patched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -465,6 +466,46 @@ async def test_a_processor_that_nobody_approved(start: Starter, tmp_path: Path, 
     await opened(service, asking(service, backend, observed, name="2"), "2")
     assert (await posted(service, signed(backend, await challenged(service, "2")), "2")).status_code == 202
     assert (await result(service, "2"))["verdict"] == "verified"
+
+
+@pytest.mark.threat("T264")
+@pytest.mark.parametrize("hides", ["vlek", "masked"])
+async def test_hardware_that_hides_itself_identifies_no_node(
+    start: Starter, tmp_path: Path, hides: str
+) -> None:
+    """CONFIDENTIAL §2.4: approved as it is, it is still some processor. The vTPM says which node; or it is observed."""
+    processor = replace(PROCESSOR, csp_id="cc-eu.example") if hides == "vlek" else PROCESSOR
+    service = await hardened(start, tmp_path)
+    node = await admitted(service)
+
+    def write(tx: Tx) -> None:
+        tx.identities.add(tx.machines.require(node.machine_id), "sev_snp", bytes(48))
+        tx.identities.approve(node.machine_id, "sev_snp", chip=b"", csp_id=processor.csp_id)
+
+    await service.store.write(write)
+    registered = copy.deepcopy(POLICIES["sev-snp"])
+    registered["sevSnp"]["signingKey"] = "any"
+    observed = registered | {"identity": {"mode": "observed"}}
+
+    async def verdict(name: str, policy: dict[str, Any]) -> dict[str, Any]:
+        await opened(service, asking(service, "sev-snp", policy, name=name), name)
+        challenge = await challenged(service, name)
+        data = report_data("sev-snp", b64decode(challenge["nonce"], "nonce"), NODE_UID)
+        report = processor.report(data, chip_id=bytes(64))
+        value = {"report": b64encode(report), "vek": b64encode(processor.vek)}
+        item = {"media_type": "application/vnd.itl.sev-snp", "value": value}
+        body = {"challenge_id": challenge["id"], "evidence": [item]}
+        assert (await posted(service, body, name)).status_code == 202
+        return await result(service, name)
+
+    hidden = await verdict("registered", registered)
+    assert (hidden["verdict"], hidden["rejected"]) == ("indeterminate", None), hidden["checks"]
+    assert "snp-chip" in checks(hidden, "unavailable")
+    # All else holds: it is the identity alone that is open.
+    assert (await verdict("observed", observed))["verdict"] == "verified"
+    # The vTPM of the same guest names it: a run that asks for that.
+    found = await judged(service, node, opening(service, pinning(node), name="vtpm"), "vtpm")
+    assert (found["verdict"], found["machine_id"]) == ("verified", node.machine_id)
 
 
 @pytest.mark.threat("T264")

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import sqlite3
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -462,6 +463,24 @@ async def onward_as(service: Service, **more: Any) -> dict[str, Any]:
     await service.resources.transparency.advance(force=True)
     await sealing.advance_due(service.resources)
     return await asked(service, await wanted(service, **more))
+
+
+@pytest.mark.threat("T280")
+async def test_nothing_is_sealed_of_a_run_that_may_still_be_answered(start: Starter) -> None:
+    """Its deadline is of a clock that is behind ours: over here, and not there."""
+    service = await serving(start)
+    await admitted(service)
+    theirs = service.clock.at - timedelta(seconds=60)
+    deadline = theirs + timedelta(seconds=30)
+    said = opening(service, deadline=deadline.isoformat(), asked_at=theirs.isoformat())
+    await opened(service, said)
+    run = await detail(service)
+    absent = sealing_of(
+        run, nothing_spec(run, run["attempts"][0], "AgentAbsent"), told="failed", reason="AgentAbsent"
+    )
+    assert (await put(service, absent)).status_code == 409
+    service.clock.advance(30)
+    assert (await put(service, absent)).status_code == 200
 
 
 @pytest.mark.threat("T280")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -95,8 +95,10 @@ def _standing(document: Mapping[str, Any] | None) -> Standing:
     return Standing.REPORTED if document.get("mode") == "report" else Standing.ENFORCED
 
 
-def question(run: Run, asked: Asked, objects: Mapping[Key, Raw | None], cluster_id: str) -> RunOpen:
-    """Return what the service is asked of *run*; the same each time, as long as policy and Node are the same.
+def question(
+    run: Run, asked: Asked, objects: Mapping[Key, Raw | None], cluster_id: str, at: datetime
+) -> RunOpen:
+    """Return what the service is asked of *run*; but for *at* the same, as long as policy and Node are the same.
 
     Raises:
         NotAsked: The service would not read it.
@@ -116,6 +118,7 @@ def question(run: Run, asked: Asked, objects: Mapping[Key, Raw | None], cluster_
             policy_source=run.source,
             policy_name=None if run.policy is None else run.policy.name,
             deadline=run.deadline,
+            asked_at=at,
         )
     except ValidationError as e:
         fields = ", ".join(".".join(map(str, each["loc"])) for each in e.errors(include_input=False))

@@ -129,7 +129,7 @@ def _asking_to_open(case: Case) -> Looked:
         wants = asked.read(case.run, case.objects)
         return Looked(
             ask=Ask.OPEN,
-            question=asked.question(case.run, wants, case.objects, case.chosen.teller.cluster_id),
+            question=asked.question(case.run, wants, case.objects, case.chosen.teller.cluster_id, case.at),
         )
     except asked.NotAsked as e:
         return _fail(case, e.reason, str(e))

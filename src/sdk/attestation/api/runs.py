@@ -71,7 +71,12 @@ class RunOpen(Wire):
     policy_name: ObjectName | None = Field(
         default=None, description="Of the AttestationPolicy, with source `ref`"
     )
-    deadline: AwareDatetime
+    deadline: AwareDatetime = Field(description="By the controller's clock")
+    asked_at: AwareDatetime | None = Field(
+        default=None,
+        description="Now, by the same clock: what is left until the deadline follows from it. Another one at each "
+        "request; null where the clocks do not differ",
+    )
 
     @model_validator(mode="after")
     def _policy_is_there(self) -> RunOpen:

@@ -19,7 +19,8 @@ from attestation_service.context.identity import BoundNode
 from attestation_service.kubernetes_clusters import AUDIENCE, ClusterRule, ControllerDuty
 
 MAX_LIFETIME_SECONDS: Final = 24 * 3600
-LEEWAY_SECONDS: Final = 30
+LEEWAY_SECONDS: Final = 90
+"""Clocks may differ by a minute, and a token that was issued this moment is as good as any."""
 _TYPES: Final = frozenset({None, "jwt"})
 """An API server writes no `typ`."""
 

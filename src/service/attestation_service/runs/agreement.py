@@ -149,7 +149,8 @@ def _of_nothing(request: RunSeal, run: Run, attempt: RunAttempt, at: datetime) -
     if reason == _ABSENT and attempt.used_at is not None:
         raise RunDiffers("the agent was there: this attempt was answered")
     # A run has one seal: without this, one of nothing could be had before the node answers, and what it answers never.
-    if at < run.deadline:
+    # The deadline is of the controller's clock, the end of the attempt of ours.
+    if at < max(run.deadline, attempt.expires_at):
         raise RunDiffers("the deadline of the run has not come")
     checks = request.result.spec.get("checks") or []
     if not isinstance(checks, list):

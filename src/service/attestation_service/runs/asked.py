@@ -71,8 +71,8 @@ def policy_in(text: str | None, backend: str) -> tuple[Policy, bool]:
     return policy_of(spec, backend=backend), spec is not None and spec.get("mode") != "report"
 
 
-def new_attempt(run: Run, number: int, settings: Settings, at: datetime) -> RunAttempt:
-    """Return the next attempt of *run*, of that *number*."""
+def new_attempt(run: Run, number: int, settings: Settings, at: datetime, *, left: timedelta) -> RunAttempt:
+    """Return the next attempt of *run*, of that *number*; *left* is the time until its deadline."""
     seconds = min(MOST_SECONDS, settings.challenge_ttl_seconds)
     return RunAttempt(
         challenge_id=secrets.token_bytes(ID_BYTES).hex(),
@@ -80,7 +80,7 @@ def new_attempt(run: Run, number: int, settings: Settings, at: datetime) -> RunA
         attempt=number,
         random=secrets.token_bytes(RANDOM_BYTES),
         issued_at=at,
-        expires_at=min(at + timedelta(seconds=seconds), run.deadline),
+        expires_at=at + min(timedelta(seconds=seconds), left),
     )
 
 

@@ -42,6 +42,8 @@ RunUID = Annotated[ObjectUID, Path(description="`metadata.uid` of the run")]
 
 LONGEST: Final = timedelta(minutes=10)
 """A deadline that is further away is refused: a run lasts five minutes at most, and clocks differ."""
+APART: Final = timedelta(minutes=2)
+"""So much the clock of a controller may differ from ours, that its deadlines are still kept by its own."""
 OPENED: Final = RateLimit(requests=5_000, per_seconds=3_600)
 """So many runs of one namespace are opened in an hour, all at once where it wants to."""
 OPENED_IN_CLUSTER: Final = RateLimit(requests=20_000, per_seconds=3_600)
@@ -64,22 +66,23 @@ async def open_run(uid: RunUID, request: RunOpen, *, res: Res, who: ControllerDe
     at = res.clock.now()
     # Beside the loop: a policy may list hundreds of values.
     run = await asyncio.to_thread(_run, uid, request, who, at)
+    left = request.deadline - _by_its_clock(request, at)
     before = await res.store.read(lambda tx: _before(tx, run))
-    if before is not None and not _is_over(before[1], before[0], at):
+    if before is not None and not _is_over(before[1], left, at):
         return _opened(*before)
 
     def conclude(tx: Tx) -> tuple[Run, RunAttempt, bool]:
         # Two controllers, or one that was restarted: the first opened it.
         again = _before(tx, run)
         if again is None:
-            _write(tx, run, who, res, at)
-            first = asked.new_attempt(run, 1, res.settings, at)
+            _write(tx, run, who, res, at, left)
+            first = asked.new_attempt(run, 1, res.settings, at, left=left)
             tx.runs.issue(first)
             return run, first, True
         found, latest = again
-        if not _is_over(latest, found, at):
+        if not _is_over(latest, left, at):
             return found, latest, False
-        following = asked.new_attempt(found, latest.attempt + 1, res.settings, at)
+        following = asked.new_attempt(found, latest.attempt + 1, res.settings, at, left=left)
         tx.runs.issue(following)
         return found, following, True
 
@@ -138,14 +141,20 @@ def demand(tx: Tx, cluster_id: str, uid: str) -> Run:
     return run
 
 
+def _by_its_clock(request: RunOpen, at: datetime) -> datetime:
+    """Return what time it is by the clock that the deadline is of, which may be ahead of ours or behind."""
+    return at if request.asked_at is None else min(max(request.asked_at, at - APART), at + APART)
+
+
 def _run(uid: str, request: RunOpen, who: Controller, at: datetime) -> Run:
     """Return the run that *request* describes; it is kept only if none is known under its UID."""
     cluster_id = who.cluster.cluster_id
     if request.cluster_id != cluster_id:
         raise Forbidden(f"the token is of the cluster {cluster_id}, the run of {request.cluster_id}")
-    if request.deadline > at + LONGEST:
+    if request.deadline > _by_its_clock(request, at) + LONGEST:
         raise RequestInvalid(f"deadline: more than {LONGEST.seconds} s from now; compare the clocks")
-    said = request.model_dump(mode="json")
+    # When it is said is no part of what is said.
+    said = request.model_dump(mode="json", exclude={"asked_at"})
     try:
         policy = canonical_json(request.policy).decode() if request.policy is not None else None
     except ValueError:
@@ -186,13 +195,13 @@ def _before(tx: Tx, said: Run) -> tuple[Run, RunAttempt] | None:
     return known, tx.runs.attempts(known.run_id)[-1]
 
 
-def _is_over(attempt: RunAttempt, run: Run, at: datetime) -> bool:
+def _is_over(attempt: RunAttempt, left: timedelta, at: datetime) -> bool:
     """Return True where nobody answered in time, and there is time for another attempt."""
-    return attempt.used_at is None and attempt.expires_at <= at < run.deadline
+    return attempt.used_at is None and attempt.expires_at <= at and left > timedelta()
 
 
-def _write(tx: Tx, run: Run, who: Controller, res: Resources, at: datetime) -> None:
-    if run.deadline <= at:
+def _write(tx: Tx, run: Run, who: Controller, res: Resources, at: datetime, left: timedelta) -> None:
+    if left <= timedelta():
         raise ChallengeExpired("the deadline of this run is over, and it was not opened before")
     if res.settings.rate_limits:
         # That of the namespace first: one that is refused takes nothing from its cluster.

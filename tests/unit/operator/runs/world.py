@@ -208,9 +208,11 @@ class Service:
     def _open(self, question: RunOpen) -> Answer:
         if self.refuses_policy:
             return PolicyInvalid("no")
+        asked_at = question.asked_at or self.at
+        question = question.model_copy(update={"asked_at": None})
         if self.opened is not None and self.opened != question:
             return _refused("run-differs")
-        if self.opened is None and self.at >= question.deadline:
+        if self.opened is None and asked_at >= question.deadline:
             return _refused("challenge-expired")
         self.opened = question
         if not self.attempts or self.attempts[-1].state == "expired":
