@@ -69,8 +69,7 @@ def test_a_verified_run_labels_its_node(fake: FakeKube, tmp_path: Path) -> None:
     """The label of the page, with the value that its workload asks for."""
     page = text("docs/kubernetes/confidential.md")
     [(label, value)] = re.findall(r"^nodeSelector:\n  (\S+): (\w+)$", page, re.MULTILINE)
-    chosen = {"node_action": "label", "node_action_namespaces": SPACE}
-    with world(fake, tmp_path, **chosen) as here:
+    with world(fake, tmp_path, node_action="label", node_action_namespaces=SPACE) as here:
         answered(here)
         labels = here.estate.get(f"{NODES}/{here.node.name}")["metadata"]["labels"]
     assert labels[label] == value
