@@ -25,7 +25,17 @@ from attestation_operator.runs.webhook import PATH, serve
 from attestation_operator.runs.webhook_settings import WebhookSettings
 from attestation_testing.kubernetes import KubernetesAPI, User
 from tests.contract.kubernetes import MERGE, done, eventually, new_name
-from tests.fixtures.admission_cases import AGENT, CASES, COLLECTOR, CONTROLLER, PERSON, Case, name_of
+from tests.fixtures.admission_cases import (
+    AGENT,
+    CASES,
+    COLLECTOR,
+    CONTROLLER,
+    OTHERS,
+    OWNED,
+    PERSON,
+    Case,
+    name_of,
+)
 from tests.fixtures.attestation_kinds import GOOD
 from tests.fixtures.kube import KubeAPI, kube, rest
 from tests.fixtures.operator_chart import FULL, NAMESPACE, Document, Documents, documents, of, run
@@ -105,15 +115,16 @@ def guarded(documents: Documents) -> Iterator[dict[str, httpx.Client]]:
 def test_policies_and_schema_let_through_what_may_be(guarded: dict[str, httpx.Client], case: Case) -> None:
     """Who may everything by RBAC is refused all the same."""
     client, name = guarded[case.user], new_name("a")
-    raw = case.object(case.change if case.before is None else case.before)
-    raw["metadata"] = {"name": name}
+    raw = case.new() if case.before is None else case.old()
+    raw["metadata"] |= {"name": case.metadata.get("name", name), "namespace": TEAM}
     if case.before is None:
         answer = client.post(at(case.kind), json=raw)
         assert answer.status_code == 201 if case.allowed else answer.status_code in (403, 422), answer.text
         return
     old = done(guarded[CONTROLLER].post(at(case.kind), json=raw), 201)
     new = {**old, "spec": case.spec(case.change), "status": {}}
-    new["metadata"]["labels"] = {"x": "y"}
+    new["metadata"] = {name: value for name, value in old["metadata"].items() if name != "ownerReferences"}
+    new["metadata"] |= {**case.metadata, "labels": {"x": "y"}}
     answer = client.put(at(case.kind, name, "/status" if case.status else ""), json=new)
     assert answer.status_code == 200 if case.allowed else answer.status_code in (403, 422), answer.text
 
@@ -285,6 +296,22 @@ def test_the_webhook_knows_the_rules_that_this_server_does_not(hook: Hooked) -> 
     ):
         answer = client.post(at(kind), json=made(kind, **change))
         assert answer.status_code == 422, (kind.kind, answer.text)
+
+
+def test_the_webhook_knows_whose_a_run_is(hook: Hooked) -> None:
+    """Only its controller makes a run the run of a schedule; and the name of a run leaves room for its Result's."""
+    _, admin, controller = hook
+    for refused in (OWNED, {"name": "n" * 247}):
+        raw = made(RUN)
+        raw["metadata"] |= refused
+        _refused(admin.post(at(RUN), json=raw))
+    raw = made(RUN)
+    raw["metadata"] |= OTHERS
+    name = done(admin.post(at(RUN), json=raw), 201)["metadata"]["name"]
+    _refused(admin.patch(at(RUN, name), json={"metadata": OWNED}, headers=MERGE))
+    raw = made(RUN)
+    raw["metadata"] |= OWNED
+    done(controller.post(at(RUN), json=raw), 201)
 
 
 def test_the_webhook_knows_who_writes(hook: Hooked) -> None:

@@ -26,6 +26,10 @@ COLLECTORS: Final = (
 
 IMMUTABLE: Final = "spec does not change: what was asked or found stays as it was"
 NOT_WRITER: Final = "only the controller of attestation runs writes this"
+NOT_SCHEDULED: Final = "only the controller of attestation runs makes a run the run of a schedule"
+MAX_RUN_NAME: Final = 246
+"""Characters of the name of a run, so that `<run>-result` is one too."""
+LONG_NAME: Final = f"the name of a run has at most {MAX_RUN_NAME} characters: that of its Result is made of it"
 
 NEW_SPEC: Final = {"name": "new-spec", "expression": "oldObject == null || oldObject.spec != object.spec"}
 """What a kind's rules are asked about. An object that is older than a rule can still lose an owner or a finalizer."""
@@ -38,7 +42,8 @@ _RESERVED: Final = frozenset(
         *("let", "loop", "namespace", "null", "package", "return", "true", "var", "void", "while"),
     }
 )
-"""Names that CEL keeps for itself; a member of that name is written with underscores around it."""
+"""Names that CEL keeps for itself. A member of that name is written as an index: Kubernetes documents underscores around it
+for both, but gives a policy the object as a map, in which no member has such a name; and `has()` of none is false."""
 _WORDS: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?<![\w.])(self|oldSelf)\b""")
 
 
@@ -67,24 +72,43 @@ def derived(schema: Mapping[str, Any], *, transitions: bool = True) -> list[Vali
         schema: `openAPIV3Schema`.
         transitions: With those that compare with the old object.
     """
-    found = list(_here(schema, _Place(now="object", before="oldObject"), ()))
+    root = _Place(now="object", before="oldObject")
+    found = list(_here(schema, root, ()))
     for name in ("metadata", "spec"):
-        place = _Place(now=f"object.{name}", before=f"oldObject.{name}")
-        found += _below(schema["properties"].get(name, {}), place, ())
+        found += _below(schema["properties"].get(name, {}), root.member(name), ())
     return [each for each in found if transitions or not each.compares]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where a schema stands, in CEL. `before` is None inside of lists and maps, whose members are not followed."""
+    """Where a schema stands, in CEL. `before` is None inside of lists and maps, whose members are not followed.
+
+    Args:
+        now: It.
+        before: What was there.
+        there: True where it is there.
+        was: All true where something was; in this order, for a member of what is not there is an error.
+    """
 
     now: str
     before: str | None
+    there: str = ""
+    was: tuple[str, ...] = ()
 
     def member(self, name: str) -> _Place:
         """Return a member of it."""
-        escaped = f"__{name}__" if name in _RESERVED else name
-        return _Place(now=f"{self.now}.{escaped}", before=self.before and f"{self.before}.{escaped}")
+        now, there = _member(self.now, name)
+        if self.before is None:
+            return _Place(now=now, before=None, there=there)
+        before, was = _member(self.before, name)
+        return _Place(now=now, before=before, there=there, was=(*self.was, was))
+
+
+def _member(place: str, name: str) -> tuple[str, str]:
+    """Return a member of a place, and what is true where it is there."""
+    if name in _RESERVED:
+        return f"{place}['{name}']", f"'{name}' in {place}"
+    return f"{place}.{name}", f"has({place}.{name})"
 
 
 def _below(schema: Mapping[str, Any], at: _Place, around: tuple[Wrap, ...]) -> Iterator[Validation]:
@@ -93,7 +117,7 @@ def _below(schema: Mapping[str, Any], at: _Place, around: tuple[Wrap, ...]) -> I
     needed = schema.get("required", ())
     for name, each in schema.get("properties", {}).items():
         place = at.member(name)
-        yield from _below(each, place, around if name in needed else (*around, _where_there(place.now)))
+        yield from _below(each, place, around if name in needed else (*around, _where_there(place.there)))
     depth = len(around)
     for below, each, variable in (
         ("items", f"i{depth}", f"i{depth}"),
@@ -104,8 +128,12 @@ def _below(schema: Mapping[str, Any], at: _Place, around: tuple[Wrap, ...]) -> I
             yield from _below(inside, place, (*around, _for_all(at.now, variable)))
 
 
-def _where_there(place: str) -> Wrap:
-    return lambda rule: f"!has({place}) || ({rule})"
+def _where_there(there: str) -> Wrap:
+    return lambda rule: f"{_not(there)} || ({rule})"
+
+
+def _not(there: str) -> str:
+    return f"!{there}" if there.startswith("has(") else f"!({there})"
 
 
 def _for_all(place: str, variable: str) -> Wrap:
@@ -121,7 +149,7 @@ def _here(schema: Mapping[str, Any], at: _Place, around: tuple[Wrap, ...]) -> It
         for wrap in reversed(around):
             rule = wrap(rule)
         if compares:
-            rule = f"oldObject == null || {_was_there(str(at.before))}({rule})"
+            rule = "".join(f"{each} || " for each in ("oldObject == null", *map(_not, at.was))) + f"({rule})"
         message = said.get("message") or f"failed rule: {said['rule']}"
         yield Validation(expression=rule, message=message, compares=compares)
 
@@ -132,12 +160,6 @@ def _moved(rule: str, at: _Place) -> str:
     return _WORDS.sub(lambda found: found[1] or names[found[2]], rule)
 
 
-def _was_there(place: str) -> str:
-    """Return what lets through where the old object has nothing there to compare with."""
-    parts = place.split(".")
-    return "".join(f"!has({'.'.join(parts[: end + 1])}) || " for end in range(1, len(parts)))
-
-
 def must_be(kind: Kind, schema: Mapping[str, Any]) -> list[Validation]:
     """Return what an object of a kind must be; of a kind whose `spec` is final that stands in a policy of its own."""
     return derived(schema, transitions=kind not in FINAL)
@@ -146,6 +168,28 @@ def must_be(kind: Kind, schema: Mapping[str, Any]) -> list[Validation]:
 def stays() -> Validation:
     """Return that `spec` does not change."""
     return Validation(expression="oldObject.spec == object.spec", message=IMMUTABLE)
+
+
+def named() -> Validation:
+    """Return that the name of a run leaves room for that of its Result; one that is there keeps its name."""
+    return Validation(
+        expression=f"size(object.metadata.name) <= {MAX_RUN_NAME}", message=LONG_NAME
+    )
+
+
+def scheduled_by(controller: str) -> Validation:
+    """Return that only the controller gives a run a schedule for its owner; anybody who may may take one away."""
+    was = "oldObject.metadata.ownerReferences"
+    kept = f"oldObject != null && has({was}) && {was}.exists(p, p.uid == o.uid)"
+    other = f"o.kind != '{SCHEDULE.kind}' || !o.apiVersion.startsWith('{SCHEDULE.group}/')"
+    return Validation(
+        expression=(
+            f"request.userInfo.username == '{controller}' || !has(object.metadata.ownerReferences) || "
+            f"object.metadata.ownerReferences.all(o, {other} || ({kept}))"
+        ),
+        message=NOT_SCHEDULED,
+        reason="Forbidden",
+    )
 
 
 def written_by(users: Iterable[str]) -> Validation:
@@ -174,6 +218,8 @@ def policies(
             )
     for name, resources, operations, rule in (
         ("spec-stays", [kind.plural for kind in FINAL], "UPDATE", stays()),
+        ("runs-named", [RUN.plural], "CREATE", named()),
+        ("runs-scheduled", [RUN.plural], "CREATE UPDATE", scheduled_by(controller)),
         ("results-written", [RESULT.plural], "CREATE", written_by([controller])),
         ("results-kept", [RESULT.plural], "UPDATE", written_by([controller, *COLLECTORS])),
         ("status", [f"{kind.plural}/status" for kind in KINDS], "UPDATE", written_by([controller])),

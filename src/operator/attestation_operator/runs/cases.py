@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from attestation.api.runs import RunBundle, RunDetail, RunOpen, RunOpened, RunSeal
 from attestation.errors import AttestationError
-from attestation_operator.actions import Action, Create, MergeStatus
+from attestation_operator.actions import Action, Create, EmitEvent, MergeStatus
 from attestation_operator.objects import SECURITY_EVENT, Key, Raw, Target
 from attestation_operator.runs.events import ACTIVE, Teller
 from attestation_operator.runs.node_action import NodeAction
@@ -48,12 +48,14 @@ class Chosen:
         result_ttl: How long Results are kept.
         node_action: What a run does to its Node.
         acts_for: Namespaces whose runs do: who writes policies in another one has no word about a Node.
+        seal_timeout: How long after its end what comes of a run is waited for.
     """
 
     teller: Teller
     result_ttl: timedelta
     node_action: NodeAction = NodeAction.NONE
     acts_for: frozenset[str] = frozenset()
+    seal_timeout: timedelta = timedelta(hours=72)
 
 
 class Unread(Exception):
@@ -155,6 +157,12 @@ def write(case: Case, *conditions: Mapping[str, Any], **status: Any) -> Looked:
         )
     status = {key: str(value) if isinstance(value, StrEnum) else value for key, value in status.items()}
     return Looked(actions=(MergeStatus(target=run.target, status=status),), after=STEP_SECONDS)
+
+
+def event(case: Case, reason: str, note: str, *, warning: bool) -> EmitEvent:
+    """Return an Event about the run, for people: best effort, beside the SecurityEvent that counts."""
+    type_: Literal["Normal", "Warning"] = "Warning" if warning else "Normal"
+    return EmitEvent(target=case.run.target, action="Attest", reason=reason, note=note, type=type_)
 
 
 def pause_for(case: Case, bounds: tuple[float, float]) -> float:

@@ -8,7 +8,7 @@ from attestation.clock import Clock
 from attestation_operator.controller import Around
 from attestation_operator.program import Make, run
 from attestation_operator.runs.cases import Chosen
-from attestation_operator.runs.controllers import Policies, Results, Runs, Together
+from attestation_operator.runs.controllers import Policies, Results, Runs, Together, Verdicts
 from attestation_operator.runs.events import Teller
 from attestation_operator.runs.node_action import NodeAction
 from attestation_operator.runs.schedule_controller import Schedules
@@ -34,15 +34,17 @@ def maker(settings: RunSettings) -> Make:
         result_ttl=settings.kept_for,
         node_action=NodeAction(settings.node_action),
         acts_for=settings.acts_for,
+        seal_timeout=settings.seals_for,
     )
 
     def make(around: Around) -> Together:
         # Schedules only take note, and first: what becomes of a run must not keep that from them.
         parts = (
-            Schedules(around),
+            Schedules(around, unsealed_kept=settings.seals_for),
             Runs(around, chosen),
             Results(around, settings.kept_for),
             Policies(around),
+            Verdicts(around, chosen.node_action, settings.verdicts_for),
         )
         return Together(NAME, parts)
 

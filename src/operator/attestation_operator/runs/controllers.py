@@ -18,10 +18,11 @@ from attestation.api.runs import RunOpen, RunSeal
 from attestation.errors import AttestationError, Unavailable
 from attestation_operator.actions import Action, MergeStatus
 from attestation_operator.controller import Around, Controller, Round
-from attestation_operator.errors import ClusterUnavailable, ServiceAway
-from attestation_operator.objects import POLICY, RESULT, RUN, Key, Kind, Raw
+from attestation_operator.errors import ClusterRefused, ClusterUnavailable, ObjectChanged, ServiceAway
+from attestation_operator.objects import NODE, POLICY, RESULT, RUN, Key, Kind, Raw
 from attestation_operator.runs import policies, results
 from attestation_operator.runs.cases import STEP_SECONDS, Answer, Ask, Case, Chosen, Objects
+from attestation_operator.runs.node_action import NodeAction, lapsed
 from attestation_operator.runs.objects import Run, read_run
 from attestation_operator.runs.reconcile import reconcile
 
@@ -33,6 +34,8 @@ PASSED_OVER_SECONDS: Final = 2.0
 """So long after the service was away nobody asks it: a hundred runs must not wait one after the other."""
 AWAY_SECONDS: Final = 3.0
 """After so long a run is looked at again where the API server is away."""
+VERDICTS_SECONDS: Final = 60.0
+"""How often it is looked whether a verdict on a Node is too old."""
 MAX_TURNS: Final = 64
 """Of one look: objects read, questions asked, steps taken. More would be a decision that goes round."""
 
@@ -227,6 +230,50 @@ class Policies:
         if raw is not None:
             await self._around.executor.apply(policies.reconcile(raw, self._around.clock.now()))
         return None
+
+
+class Verdicts:
+    """Takes back what runs did to their Nodes, where no run has said it again for too long.
+
+    Args:
+        around: What a controller is given.
+        action: What runs do to their Nodes.
+        max_age: How long that holds.
+    """
+
+    name = "verdicts"
+
+    def __init__(self, around: Around, action: NodeAction, max_age: timedelta) -> None:
+        self._around = around
+        self._action = action
+        self._max_age = max_age
+
+    @property
+    def watches(self) -> Sequence[Kind]:
+        """None: Nodes change all the time, and this is about those that do not."""
+        return ()
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """Looking at all Nodes, where runs do anything to them."""
+        if self._action is NodeAction.NONE:
+            return ()
+        return (Round(name="verdicts", seconds=VERDICTS_SECONDS, run=self.look),)
+
+    async def handle(self, key: Key, seen: Raw | None) -> float | None:
+        """Nothing is watched."""
+        raise AssertionError(key)
+
+    async def look(self) -> None:
+        """Look at all Nodes."""
+        before = self._around.clock.now() - self._max_age
+        for node in await self._around.cluster.list(NODE):
+            try:
+                await self._around.executor.apply(lapsed(node, action=self._action, before=before))
+            except (ObjectChanged, ClusterRefused) as e:
+                # The others are not kept waiting; its turn comes again.
+                name = node["metadata"]["name"]
+                self._around.log.info("verdict.not_lapsed", name=name, code=e.code, reason=str(e))
 
 
 class Together:

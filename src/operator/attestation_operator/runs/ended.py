@@ -1,4 +1,8 @@
-"""What comes of a run that has ended: what its Result is worth, its Node, the verdict's event, the seal."""
+"""What comes of a run that has ended: what its Result is worth, its Node, the verdict's event, the seal.
+
+All of it waits for something that may never come: the service, the archive, whoever wrote under a name of ours. So it
+has its time, `Chosen.seal_timeout`; then the run says what is missing, and nobody asks any more.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,22 @@ from attestation.errors import AttestationError, Unavailable
 from attestation_operator.actions import Action, Create, Delete, MergeStatus
 from attestation_operator.objects import BUNDLE, RESULT, SECURITY_EVENT, Raw, Target
 from attestation_operator.runs import asked, bundles, events, node_action, results
-from attestation_operator.runs.cases import Answer, Ask, Case, Looked, ended_pause, ending_key, tell, write
+from attestation_operator.runs.cases import (
+    Answer,
+    Ask,
+    Case,
+    Looked,
+    ended_pause,
+    ending_key,
+    event,
+    tell,
+    write,
+)
 from attestation_operator.runs.objects import (
     NOTHING_TO_SEAL,
     RESULT_GONE,
+    SEAL_ABANDONED,
+    SEAL_FAILED,
     SEAL_REFUSED,
     Condition,
     Reason,
@@ -59,7 +75,8 @@ def _result_again(case: Case) -> Looked:
 
 
 def _of_another(case: Case, member: str) -> Looked:
-    return Looked(after=ended_pause(case), warning=f"the service tells of another run: {member}")
+    words = f"the service tells of another run: {member}"
+    return _waits(case, words, warning=words)
 
 
 def _last(run: Run, detail: RunDetail) -> RunAttempt:
@@ -88,7 +105,7 @@ def _tell_the_end(case: Case, result: Raw | None) -> Looked:
             node, action=chosen.node_action, verdict=run.verdict, ended_at=run.ended_at
         )
     # 3. The event, and that it was told.
-    event = chosen.teller.event(
+    fact = chosen.teller.event(
         run,
         chosen.teller.ending(run),
         attempt=run.attempt,
@@ -97,14 +114,15 @@ def _tell_the_end(case: Case, result: Raw | None) -> Looked:
         node=node,
         node_uid=asked_uid,
     )
-    told = tell(case, event)
+    told = tell(case, fact)
     if told.again:
         return replace(told, actions=(*actions, *told.actions))
     if told.warning is not None:
-        differs = said(Condition.EVENTS_EMITTED, EVENT_DIFFERS, told.warning, true=False)
-        step = write(case, differs) if run.condition(Condition.EVENTS_EMITTED) == {} else Looked()
-        pause = ended_pause(case)
-        return replace(step, actions=(*actions, *step.actions), after=pause, warning=told.warning)
+        if run.condition(Condition.EVENTS_EMITTED) == {}:
+            differs = said(Condition.EVENTS_EMITTED, EVENT_DIFFERS, told.warning, true=False)
+            actions += write(case, differs).actions
+            return Looked(actions=tuple(actions), after=ended_pause(case), warning=told.warning)
+        return _waits(case, told.warning, actions=tuple(actions), warning=told.warning)
     step = write(case, said(Condition.EVENTS_EMITTED, "Emitted"))
     return replace(step, actions=(*actions, *told.actions, *step.actions))
 
@@ -158,23 +176,23 @@ def _seal(case: Case, result: Raw | None) -> Looked:
     """Have event, Result, policy and evidence sealed, and say so at bundle, event and run."""
     run = case.run
     key = ending_key(run, case.chosen)
-    event = case.objects[key]
+    fact = case.objects[key]
     # 1. What is to be sealed must be there: kept for its time and no longer.
     if result is None:
         return write(case, said(Condition.SEALED, RESULT_GONE, "the Result is there no more", true=False))
-    if event is None:
+    if fact is None:
         return _tell_the_end(case, result)
     # 2. A bundle for this event.
     bundle_key = bundles.bundle_key(key)
     bundle = case.objects[bundle_key]
     if bundle is None:
         return Looked(
-            actions=(Create(kind=BUNDLE, raw=bundles.bundle_object(bundle_key, event)),), again=True
+            actions=(Create(kind=BUNDLE, raw=bundles.bundle_object(bundle_key, fact)),), again=True
         )
     # 3. The service signs, logs and archives; the same may be asked again.
     sealed = case.answers.get(Ask.SEAL)
     if sealed is None:
-        return Looked(ask=Ask.SEAL, question=bundles.seal_request(bundle, event, result))
+        return Looked(ask=Ask.SEAL, question=bundles.seal_request(bundle, fact, result))
     if not isinstance(sealed, RunBundle):
         return _unsealed(case, sealed)
     actions: list[Action] = []
@@ -182,12 +200,23 @@ def _seal(case: Case, result: Raw | None) -> Looked:
     if status is not None:
         actions.append(MergeStatus(target=Target.of(BUNDLE, bundle), status=status))
     if sealed.phase != bundles.SEALED:
-        return Looked(actions=tuple(actions), after=ended_pause(case))
+        return _unfinished(case, sealed, tuple(actions))
     actions.append(
-        MergeStatus(target=Target.of(SECURITY_EVENT, event), status=bundles.attested_status(bundle, sealed))
+        MergeStatus(target=Target.of(SECURITY_EVENT, fact), status=bundles.attested_status(bundle, sealed))
     )
     step = write(case, said(Condition.SEALED, bundles.SEALED, bundle_key.name))
     return replace(step, actions=(*actions, *step.actions))
+
+
+def _unfinished(case: Case, sealed: RunBundle, actions: tuple[Action, ...]) -> Looked:
+    """Wait until a bundle is in the archive; where another file is under its name, say so."""
+    last = sealed.failures[-1] if sealed.failures else None
+    words = f"the bundle is {sealed.phase}" + ("" if last is None else f": {last.stage}: {last.reason}")
+    if sealed.phase == "Failed" and case.run.condition(Condition.SEALED).get("reason") != SEAL_FAILED:
+        step = write(case, said(Condition.SEALED, SEAL_FAILED, words, true=False))
+        told = event(case, SEAL_FAILED, words, warning=True)
+        return Looked(actions=(*actions, *step.actions, told), after=ended_pause(case))
+    return _waits(case, words, actions=actions)
 
 
 def _unsealed(case: Case, answer: Answer) -> Looked:
@@ -195,10 +224,11 @@ def _unsealed(case: Case, answer: Answer) -> Looked:
     waits = _waits_for_the_service(case, answer)
     assert isinstance(answer, AttestationError)
     there = case.run.condition(Condition.SEALED)
-    if isinstance(answer, Unavailable) or there.get("reason") == SEAL_REFUSED:
+    if isinstance(answer, Unavailable) or there.get("reason") == SEAL_REFUSED or _is_over(case):
         return waits
-    refused = write(case, said(Condition.SEALED, SEAL_REFUSED, f"{answer.code}: {answer}", true=False))
-    return replace(waits, actions=refused.actions)
+    words = f"{answer.code}: {answer}"
+    refused = write(case, said(Condition.SEALED, SEAL_REFUSED, words, true=False))
+    return replace(waits, actions=(*refused.actions, event(case, SEAL_REFUSED, words, warning=True)))
 
 
 def _waits_for_the_service(case: Case, answer: Answer) -> Looked:
@@ -206,7 +236,25 @@ def _waits_for_the_service(case: Case, answer: Answer) -> Looked:
     assert isinstance(answer, AttestationError)
     if answer.code == "run-unknown" and not case.run.has_result:
         return write(case, said(Condition.SEALED, NOTHING_TO_SEAL, "the service never opened it", true=False))
-    pause = ended_pause(case)
     if isinstance(answer, Unavailable):
-        return Looked(after=pause)
-    return Looked(after=pause, warning=f"refused: {answer.code}: {answer}")
+        return _waits(case, f"the service is away: {answer.code}")
+    words = f"refused: {answer.code}: {answer}"
+    return _waits(case, words, warning=words)
+
+
+def _is_over(case: Case) -> bool:
+    return case.at >= case.run.ended_at + case.chosen.seal_timeout
+
+
+def _waits(
+    case: Case, words: str, *, actions: tuple[Action, ...] = (), warning: str | None = None
+) -> Looked:
+    """Look again later, and later; when the time of what comes of a run is over, say what was missing, and end.
+
+    It was asked for once more before: a controller that was away for so long gives up nothing that can be had now.
+    """
+    if not _is_over(case):
+        return Looked(actions=actions, after=ended_pause(case), warning=warning)
+    step = write(case, said(Condition.SEALED, SEAL_ABANDONED, words, true=False))
+    told = event(case, SEAL_ABANDONED, words, warning=True)
+    return replace(step, actions=(*actions, *step.actions, told), warning=warning)

@@ -26,6 +26,7 @@ from attestation_operator.objects import NODE, Raw, Target
 TAINT_KEY: Final = "security.ugallu.io/unattested"
 TAINT: Final = {"key": TAINT_KEY, "effect": "NoSchedule"}
 VERIFIED: Final = "verified"
+UNDECIDED: Final = "indeterminate"
 LAPSED: Final = "false"
 """What the controller of Nodes writes while a machine is not trusted; it takes that back itself (docs/adr/0181)."""
 
@@ -55,6 +56,25 @@ def reconcile(node: Raw, *, action: NodeAction, verdict: str, ended_at: datetime
     said_at = labels.get(RUN_AT_LABEL, "")
     if said_at.isdecimal() and int(said_at) > int(at):
         return ()
+    return _act(node, labels, action, verdict, at)
+
+
+def lapsed(node: Raw, *, action: NodeAction, before: datetime) -> tuple[Action, ...]:
+    """Return what is to be changed on *node* because the last word about it is older than *before*.
+
+    It is worth then what an undecided run is worth. Without this, a Node stays verified for as long as nobody can ask:
+    the service is away, a schedule was suspended, or the Node lost the label by which it was chosen.
+    """
+    labels = node["metadata"].get("labels") or {}
+    said_at = labels.get(RUN_AT_LABEL, "")
+    if action is NodeAction.NONE or not said_at.isdecimal() or int(said_at) >= int(before.timestamp()):
+        return ()
+    if action is NodeAction.LABEL and labels.get(RUN_VERDICT_LABEL) != VERIFIED:
+        return ()  # no word to be taken back
+    return _act(node, labels, action, UNDECIDED, said_at)
+
+
+def _act(node: Raw, labels: Raw, action: NodeAction, verdict: str, at: str) -> tuple[Action, ...]:
     is_good = verdict == VERIFIED
     wanted: dict[str, str | None] = {RUN_AT_LABEL: at}
     more: dict[str, Any] = {}

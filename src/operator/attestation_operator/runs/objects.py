@@ -74,6 +74,10 @@ SERVICE_UNAVAILABLE: Final = "ServiceUnavailable"
 NOTHING_TO_SEAL: Final = "NothingToSeal"
 RESULT_GONE: Final = "ResultGone"
 SEAL_REFUSED: Final = "SealRefused"
+SEAL_FAILED: Final = "SealFailed"
+"""The bundle is in phase Failed: a person has to look, and the service is asked on for its time."""
+SEAL_ABANDONED: Final = "SealAbandoned"
+"""The time of what comes of a run is over: nobody asks any more, whatever is missing."""
 NEVER_SEALED: Final = frozenset({NOTHING_TO_SEAL, RESULT_GONE})
 """Reasons of the condition Sealed, with which a run is complete without a seal."""
 
@@ -229,6 +233,8 @@ class Run:
         if self.standing is None:
             return True
         sealed = self.condition(Condition.SEALED)
+        if sealed.get("reason") == SEAL_ABANDONED:
+            return True
         return self.is_said(Condition.EVENTS_EMITTED) and (
             sealed.get("status") == "True" or sealed.get("reason") in NEVER_SEALED
         )

@@ -30,6 +30,7 @@ from attestation_operator.runs.cases import (
     Case,
     Looked,
     Unread,
+    event,
     pause_for,
     tell,
     write,
@@ -70,7 +71,8 @@ def _accept(case: Case) -> Looked:
     except asked.NotAsked as e:
         refused = said(Condition.ACCEPTED, e.reason, str(e), true=False)
         failed = said(Condition.FAILED, e.reason, str(e))
-        return write(case, refused, failed, phase=Phase.FAILED, completionTime=rfc3339(at))
+        step = write(case, refused, failed, phase=Phase.FAILED, completionTime=rfc3339(at))
+        return replace(step, actions=(*step.actions, event(case, e.reason, str(e), warning=True)))
     accepted = said(Condition.ACCEPTED, wants.standing, f"policy: {run.source}")
     return write(
         case,
@@ -108,10 +110,10 @@ def _open(case: Case) -> Looked:
     # 3. The fact is told once for a run, whichever attempt this is by now; then the phase says that it was told.
     fact = FACTS[events.STARTED]
     signals = events.signals_of(run, 1)
-    event = case.chosen.teller.event(
+    started = case.chosen.teller.event(
         run, fact, attempt=1, detected_at=run.started_at, signals=signals, node=case.objects[run.node]
     )
-    told = tell(case, event)
+    told = tell(case, started)
     back = recovered(case)
     if told.again or back.again:
         return replace(told, actions=(*told.actions, *back.actions), again=True)
@@ -283,4 +285,12 @@ def _terminal(case: Case, reason: Reason | None, words: str, *, verdict: str, **
         conditions.append(said(Condition.FAILED, reason, words))
     phase = Phase.SUCCEEDED if reason is None else Phase.FAILED
     at = rfc3339(case.at)
-    return write(case, *conditions, phase=phase, verdict=verdict, completionTime=at, **status)
+    step = write(case, *conditions, phase=phase, verdict=verdict, completionTime=at, **status)
+    # Behind the phase: what is told has happened.
+    ended = event(
+        case,
+        reason or verdict.capitalize(),
+        f"{case.run.node_name}: {verdict}" + (f": {words}" if words else ""),
+        warning=reason is not None,
+    )
+    return replace(step, actions=(*step.actions, ended))

@@ -7,9 +7,10 @@ with: a run was created, or another one had been, or a later time took its place
 1. Of what is due after that instant, each node and backend gets the newest: what was missed is made up once.
 2. A run's name says schedule (by its UID), node, backend and time: two leaders create one run. Clocks that differ by a
    minute shift a run by a minute and double none: what counts is the instant in the status.
-3. A node with a run of this schedule that has not ended gets no other; what is due waits, and the instant with it.
+3. A node with a run that has not ended gets no other; what is due waits, and the instant with it. For runs of schedules
+   as long as they take, for those of others `PATIENCE`: else whoever may create Runs could keep a node from being asked.
 4. A run is old where it has ended, the instant has passed it, and newer ones of its node, backend and end are as many
-   as the history keeps. It goes when its events are written and its bundle is sealed, or after a day without.
+   as the history keeps. It goes when all was written that comes of it, which has its time (`ended`), or when that is over.
 """
 
 # Algorithms for: digest
@@ -24,27 +25,28 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from attestation.clock import rfc3339
-from attestation_operator.actions import Create, Delete, SetStatus
+from attestation_operator.actions import Action, Create, Delete, EmitEvent, SetStatus
 from attestation_operator.objects import RUN, SCHEDULE, Raw, Target, clipped
 from attestation_operator.runs.schedule_objects import (
+    AHEAD,
     MANAGED,
     SCHEDULE_LABEL,
     SCHEDULED_AT,
     Candidate,
+    OpenRun,
     Schedule,
     ScheduledRun,
+    run_name,
 )
 from attestation_operator.runs.schedule_times import lately
 
 MANAGER: Final = "attestation-operator-schedules"
 READY: Final = "Ready"
 """The condition of a schedule."""
-AHEAD: Final = timedelta(hours=1)
-"""An instant in the status that lies so far ahead was written by a clock that was wrong: it counts from now."""
-UNSEALED_KEPT: Final = timedelta(days=1)
-"""How long a run that has ended waits for its events and its bundle before it may go without."""
-LONGEST_NAME: Final = 200
-"""Of the schedule in the name of a run; the rest makes it unique."""
+PATIENCE: Final = timedelta(minutes=10)
+"""How long what is due waits for runs that no schedule created: twice what one may take."""
+TOLD_NODES: Final = 5
+"""How many are named in the status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,7 @@ class Looked:
         dealt_with: The instant up to which all is dealt with once `create` is done; None for none yet.
         wake_at: When something is due again by itself; None for no such time.
         chosen: How many nodes the schedule is about.
+        waits_for: Nodes that are asked by others; once they were, the schedule is looked at again.
     """
 
     create: tuple[Create, ...] = ()
@@ -64,6 +67,7 @@ class Looked:
     dealt_with: datetime | None = None
     wake_at: datetime | None = None
     chosen: int = 0
+    waits_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -78,7 +82,13 @@ class _Due:
 
 
 def reconcile(
-    schedule: Schedule, nodes: Iterable[Candidate], runs: Collection[ScheduledRun], at: datetime
+    schedule: Schedule,
+    nodes: Iterable[Candidate],
+    runs: Collection[ScheduledRun],
+    at: datetime,
+    *,
+    others: Iterable[OpenRun] = (),
+    unsealed_kept: timedelta = timedelta(days=3),
 ) -> Looked:
     """Return what is to be done about *schedule* at *at*.
 
@@ -87,6 +97,8 @@ def reconcile(
         nodes: All Nodes of the cluster.
         runs: Those that this schedule created and that still exist.
         at: Now.
+        others: Runs of others that have not ended.
+        unsealed_kept: How long an old run waits for what comes of it.
     """
     chosen = [node for node in nodes if schedule.chooses(node)]
     if schedule.suspended:
@@ -96,26 +108,45 @@ def reconcile(
 
     names = {run.name for run in runs}
     busy = {run.node for run in runs if not run.ended}
+    others = tuple(others)
+    of_schedules, of_others = _asked_by(others)
+    # Creating one of these fails, and that is told at once.
+    taken = {run.key.name for run in others if run.key.namespace == schedule.target.namespace}
     create: list[Create] = []
+    waits_for: list[str] = []
     done, waits = [schedule.dealt_with and since], []
     for each in due:
-        name = run_name(schedule, each)
-        if name not in names and each.node in busy:
+        name = _name(schedule, each)
+        is_new, patient_until = name not in names, each.at + PATIENCE
+        waits_for_others = each.node in of_schedules or (each.node in of_others and at < patient_until)
+        if is_new and name not in taken and (each.node in busy or waits_for_others):
             waits.append(each.at)
+            if each.node not in busy:
+                waits_for.append(each.node)
+                wake_at = min(wake_at or patient_until, patient_until) if at < patient_until else wake_at
             continue
         done.append(each.at)
-        if name not in names:
+        if is_new:
             busy.add(each.node)
             create.append(Create(kind=RUN, raw=_run(schedule, name, each)))
     # What is due at the same instant as something that waits is dealt with together with it.
     dealt_with = max((each for each in done if each and (not waits or each < waits[0])), default=None)
     return Looked(
         create=tuple(create),
-        prune=tuple(_old(schedule, runs, dealt_with, at)),
+        prune=tuple(_old(schedule, runs, dealt_with, at, unsealed_kept)),
         dealt_with=dealt_with,
         wake_at=wake_at,
         chosen=len(chosen),
+        waits_for=tuple(dict.fromkeys(waits_for)),
     )
+
+
+def _asked_by(others: Iterable[OpenRun]) -> tuple[set[str], set[str]]:
+    """Return the nodes that other schedules have asked, and those that anybody else has."""
+    found: tuple[set[str], set[str]] = (set(), set())
+    for run in others:
+        found[not run.scheduled].add(run.node)
+    return found
 
 
 def _since(schedule: Schedule, at: datetime) -> datetime:
@@ -154,10 +185,10 @@ def spread(schedule: Schedule, node: str) -> timedelta:
     return timedelta(seconds=int.from_bytes(digest[:8], "big") % (most + 1))
 
 
-def run_name(schedule: Schedule, due: _Due) -> str:
-    """Return the name of a run: `<schedule>-<10 hex of SHA-256(uid|node|backend)>-<time>`; a DNS subdomain."""
-    digest = hashlib.sha256(f"{schedule.target.uid}|{due.node}|{due.backend}".encode()).hexdigest()
-    return f"{schedule.target.name[:LONGEST_NAME].rstrip('-.')}-{digest[:10]}-{due.time:%Y%m%d%H%M%S}"
+def _name(schedule: Schedule, due: _Due) -> str:
+    target = schedule.target
+    time = f"{due.time:%Y%m%d%H%M%S}"
+    return run_name(target.name, target.uid, node=due.node, backend=due.backend, time=time)
 
 
 def _run(schedule: Schedule, name: str, due: _Due) -> Raw:
@@ -184,7 +215,11 @@ def _run(schedule: Schedule, name: str, due: _Due) -> Raw:
 
 
 def _old(
-    schedule: Schedule, runs: Iterable[ScheduledRun], dealt_with: datetime | None, at: datetime
+    schedule: Schedule,
+    runs: Iterable[ScheduledRun],
+    dealt_with: datetime | None,
+    at: datetime,
+    unsealed_kept: timedelta,
 ) -> Iterable[Delete]:
     """Yield runs that may go, the oldest first."""
     keep = {"Succeeded": schedule.keep_succeeded, "Failed": schedule.keep_failed}
@@ -197,7 +232,7 @@ def _old(
         passed = dealt_with is not None and run.scheduled_at <= dealt_with
         kind = (run.node, run.backend, run.phase)
         newer[kind] += 1
-        told = run.settled or run.ended_at is None or at >= run.ended_at + UNSEALED_KEPT
+        told = run.settled or run.ended_at is None or at >= run.ended_at + unsealed_kept
         if newer[kind] > keep[run.phase] and passed and told:
             found.append(run)
     return (Delete(target=run.target) for run in reversed(found))
@@ -205,8 +240,8 @@ def _old(
 
 def status(
     schedule: Schedule, looked: Looked, at: datetime, *, active: int, refused: str | None = None
-) -> tuple[SetStatus, ...]:
-    """Return the status to be said of *schedule*, nothing where it is said already.
+) -> tuple[Action, ...]:
+    """Return the status to be said of *schedule*, nothing where it is said already; and a fault that is new as an Event.
 
     Args:
         schedule: As it was looked at.
@@ -225,37 +260,61 @@ def status(
     return _said(schedule.raw, said, _condition(schedule.raw, value, reason, message, at))
 
 
-def unreadable(raw: Raw, why: str, at: datetime) -> tuple[SetStatus, ...]:
+def unreadable(raw: Raw, why: str, at: datetime) -> tuple[Action, ...]:
     """Return the status of a schedule from which nothing follows; what is dealt with stays so."""
     before = raw.get("status") or {}
     said = {name: before[name] for name in ("active", "lastScheduleTime") if name in before}
-    return _said(raw, said, _condition(raw, "False", "ScheduleInvalid", why, at))
+    return _said(raw, said, _condition(raw, "False", INVALID, why, at))
 
 
 def _standing(schedule: Schedule, looked: Looked, refused: str | None) -> tuple[str, str, str]:
     if schedule.suspended:
         return "False", "Suspended", "spec.suspend is true: no run is created"
     if refused is not None:
-        return "False", "RunRefused", refused
+        return "False", REFUSED, refused
     if not looked.chosen:
-        return "False", "NoNode", "spec.nodeSelector chooses no Node"
+        return "False", NO_NODE, "spec.nodeSelector chooses no Node"
+    if looked.waits_for:
+        more = ", …" if len(looked.waits_for) > TOLD_NODES else ""
+        named = ", ".join(looked.waits_for[:TOLD_NODES]) + more
+        return "True", BUSY, f"asked by other runs that have not ended, and waited for: {named}"
     return "True", "Scheduled", f"Nodes that are chosen: {looked.chosen}"
 
 
-def _said(raw: Raw, said: dict[str, Any], ready: Raw) -> tuple[SetStatus, ...]:
+INVALID: Final = "ScheduleInvalid"
+REFUSED: Final = "RunRefused"
+NO_NODE: Final = "NoNode"
+BUSY: Final = "NodesBusy"
+FAULTS: Final = frozenset({INVALID, REFUSED, NO_NODE})
+"""Reasons that are told as an Event too."""
+
+
+def _said(raw: Raw, said: dict[str, Any], ready: Raw) -> tuple[Action, ...]:
     said["conditions"] = [ready]
     before = raw.get("status") or {}
     if {name: before.get(name) for name in _OURS} == {name: said.get(name) for name in _OURS}:
         return ()
-    return (SetStatus(target=Target.of(SCHEDULE, raw), manager=MANAGER, status=said),)
+    target = Target.of(SCHEDULE, raw)
+    written = SetStatus(target=target, manager=MANAGER, status=said)
+    reason = ready["reason"]
+    if reason not in FAULTS or _ready(raw).get("reason") == reason:
+        return (written,)
+    return (
+        written,
+        EmitEvent(target=target, action="Schedule", reason=reason, note=ready["message"], type="Warning"),
+    )
 
 
 _OURS: Final = ("active", "lastScheduleTime", "nextScheduleTime", "conditions")
 
 
-def _condition(raw: Raw, value: str, reason: str, message: str, at: datetime) -> Raw:
+def _ready(raw: Raw) -> Raw:
     conditions = (raw.get("status") or {}).get("conditions") or ()
-    before: Raw = next((each for each in conditions if each["type"] == READY), {})
+    return next((each for each in conditions if each["type"] == READY), {})
+
+
+def _condition(raw: Raw, value: str, reason: str, message: str, at: datetime) -> Raw:
+    before = _ready(raw)
     since = before.get("lastTransitionTime") if before.get("status") == value else None
     return {
         "type": READY,

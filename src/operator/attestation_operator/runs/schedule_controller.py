@@ -19,12 +19,14 @@ from attestation_operator.errors import ClusterRefused, ObjectChanged, ObjectExi
 from attestation_operator.objects import NODE, RUN, SCHEDULE, Key, Kind, Raw
 from attestation_operator.runs.schedule import reconcile, status, unreadable
 from attestation_operator.runs.schedule_objects import (
-    MANAGED,
+    SCHEDULED_AT,
     Candidate,
+    OpenRun,
     Schedule,
     ScheduledRun,
     Unreadable,
     read_candidate,
+    read_open,
     read_run,
     read_schedule,
 )
@@ -41,7 +43,7 @@ AGAIN: Final = timedelta(seconds=30)
 REST: Final = timedelta(minutes=10)
 """So often each schedule is looked at although nothing is due and nothing changed."""
 
-_OF_A_CREATED_RUN: Final = {"uid": "", "resourceVersion": "", "creationTimestamp": "1970-01-01T00:00:00Z"}
+_OF_A_CREATED_RUN: Final = {"uid": "", "resourceVersion": ""}
 """What the API server gave a run that was just created; the watch tells it in a moment."""
 
 
@@ -52,6 +54,8 @@ class _Known:
     raw: Raw
     wake_at: datetime | None
     dealt_with: datetime | None = None
+    waits_for: frozenset[str] = frozenset()
+    waits_since: datetime | None = None
 
 
 class Schedules:
@@ -59,16 +63,19 @@ class Schedules:
 
     Args:
         around: What a controller is given.
+        unsealed_kept: How long an old run waits for what comes of it.
     """
 
     name = "schedules"
 
-    def __init__(self, around: Around) -> None:
+    def __init__(self, around: Around, *, unsealed_kept: timedelta = timedelta(days=3)) -> None:
         self._around = around
+        self._unsealed_kept = unsealed_kept
         self._term: object = None
         self._listed_at: datetime | None = None
         self._schedules: dict[Key, _Known] = {}
         self._runs: dict[Key, ScheduledRun] = {}
+        self._open: dict[Key, OpenRun] = {}
         self._of: dict[tuple[str | None, str], dict[str, ScheduledRun]] = {}
         self._nodes: tuple[Candidate, ...] = ()
         self._nodes_at: datetime | None = None
@@ -96,6 +103,7 @@ class Schedules:
         if self._while_listing is not None:
             self._while_listing[key] = raw
         if key.kind == RUN:
+            self._note_open(key, None if raw is None else read_open(raw))
             self._note_run(key, None if raw is None else read_run(raw))
         elif key.kind == SCHEDULE:
             self._note_schedule(key, raw)
@@ -111,6 +119,15 @@ class Schedules:
         if known.raw["metadata"].get("generation") != raw["metadata"].get("generation"):
             known.wake_at = self._now()
         known.raw = raw
+
+    def _note_open(self, key: Key, run: OpenRun | None) -> None:
+        before = self._open.pop(key, None)
+        if run is not None:
+            self._open[key] = run
+        elif before is not None:
+            for known in self._schedules.values():
+                if before.node in known.waits_for:
+                    known.wake_at = self._now()
 
     def _note_run(self, key: Key, run: ScheduledRun | None) -> None:
         before = self._runs.pop(key, None)
@@ -146,7 +163,8 @@ class Schedules:
             await self._list()
             self._term, self._listed_at = term, at
             at = self._now()  # it took its time, and what was noted meanwhile is looked at now
-        for key, known in list(self._schedules.items()):
+        # Who has waited longest comes first: else one that is always due would keep the others from a node for ever.
+        for key, known in sorted(self._schedules.items(), key=lambda item: item[1].waits_since or at):
             if known.wake_at is None or known.wake_at > at or self._schedules.get(key) is not known:
                 continue
             # Before it is looked at: what changes meanwhile is looked at again.
@@ -170,7 +188,18 @@ class Schedules:
             return
         known.dealt_with = schedule.dealt_with
         runs = self._of.setdefault((key.namespace, schedule.target.uid), {})
-        looked = reconcile(schedule, await self._candidates(at), list(runs.values()), at)
+        nodes = await self._candidates(at)
+        # Nothing is awaited from here to the first that is created: what is open is open now.
+        looked = reconcile(
+            schedule,
+            nodes,
+            list(runs.values()),
+            at,
+            others=[run for run in self._open.values() if self._runs_of(run.key) is not runs],
+            unsealed_kept=self._unsealed_kept,
+        )
+        known.waits_for = frozenset(looked.waits_for)
+        known.waits_since = (known.waits_since or at) if looked.waits_for else None
         refused: str | None = None
         for each in looked.create:
             try:
@@ -221,13 +250,21 @@ class Schedules:
             return None
         return f"{action.target}: somebody else created a Run of this name"
 
+    def _runs_of(self, key: Key) -> dict[str, ScheduledRun] | None:
+        """Return the runs of the schedule that created a run, None where none did."""
+        run = self._runs.get(key)
+        return None if run is None else self._of.get((key.namespace, run.schedule_uid))
+
     def _created(self, action: Create) -> None:
         key = action.target
         if key not in self._runs:
             metadata: dict[str, Any] = {**_OF_A_CREATED_RUN, **action.raw["metadata"]}
-            run = read_run({**action.raw, "metadata": metadata})
+            metadata["creationTimestamp"] = metadata["annotations"][SCHEDULED_AT]
+            raw = {**action.raw, "metadata": metadata}
+            run, is_open = read_run(raw), read_open(raw)
             assert run is not None
-            self._runs[key] = run
+            assert is_open is not None
+            self._runs[key], self._open[key] = run, is_open
             self._of.setdefault((key.namespace, run.schedule_uid), {})[key.name] = run
 
     async def _candidates(self, at: datetime) -> tuple[Candidate, ...]:
@@ -241,7 +278,9 @@ class Schedules:
         self._while_listing = {}
         try:
             schedules = await self._around.cluster.list(SCHEDULE)
-            runs = await self._around.cluster.list(RUN, labels=MANAGED)
+            # One that has ended and that no schedule created is nothing to us, and there may be many of them.
+            every = await self._around.cluster.list(RUN)
+            runs = [raw for raw in every if read_open(raw) is not None or read_run(raw) is not None]
             newer = self._while_listing
         finally:
             self._while_listing = None
@@ -249,7 +288,7 @@ class Schedules:
             **{Key.of(SCHEDULE, raw): raw for raw in schedules},
             **{Key.of(RUN, raw): raw for raw in runs},
         }
-        gone = [key for key in (*self._schedules, *self._runs) if key not in found]
+        gone = [key for key in (*self._schedules, *self._runs, *self._open) if key not in found]
         for key, raw in {**dict.fromkeys(gone), **found, **newer}.items():
             self.note(key, raw)
         self._of = {whose: runs for whose, runs in self._of.items() if runs}

@@ -1,7 +1,10 @@
 """What schedules rest on: the schedule, the Nodes it may choose, the runs that it created."""
 
+# Algorithms for: digest
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,7 +17,7 @@ from attestation.api.said import said
 from attestation.clock import parse_rfc3339
 from attestation_operator.crds.schedules import ScheduleSpec
 from attestation_operator.durations import parse_duration
-from attestation_operator.objects import RUN, SCHEDULE, Raw, Target
+from attestation_operator.objects import RUN, SCHEDULE, Key, Raw, Target
 from attestation_operator.runs import objects
 from attestation_operator.runs.schedule_times import Times, TimesInvalid, cron, repeated
 
@@ -24,11 +27,17 @@ BACKEND_LABEL: Final = "node-restriction.kubernetes.io/itl-backend-"
 """With `tpm`, `sev-snp` or `tdx` behind it and the value `true`: the Node has such hardware. NodeRestriction lets no
 kubelet write it, so no node gets itself out of what others see of it."""
 SCHEDULE_LABEL: Final = "security.ugallu.io/schedule"
-"""On a Run: name of its AttestationSchedule, for who looks; who created it stands in `ownerReferences`."""
+"""On a Run: name of its AttestationSchedule, for who looks; whose it is stands in `ownerReferences`."""
 MANAGED: Final[Mapping[str, str]] = {"app.kubernetes.io/managed-by": "attestation-schedule"}
-"""Labels of all Runs of all schedules, by which they are listed."""
+"""Labels of all Runs of all schedules."""
 SCHEDULED_AT: Final = "security.ugallu.io/scheduled-at"
 """Annotation of a Run: the instant at which it was due, RFC 3339."""
+
+LONGEST_NAME: Final = 200
+"""Of the schedule in the name of a run; the rest makes it unique."""
+AHEAD: Final = timedelta(hours=1)
+"""An instant that lies so far ahead was written by a clock that was wrong."""
+_TIME: Final = re.compile(r"-([0-9]{14})$", re.ASCII)
 
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 
@@ -125,6 +134,21 @@ class ScheduledRun:
         return self.phase in ENDED
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """A ConfidentialAttestationRun that has not ended: as long as it goes on, no schedule has its node asked.
+
+    Args:
+        key: Which one.
+        node: Whose hardware is asked.
+        scheduled: A schedule created it; else somebody, who could create another, and another.
+    """
+
+    key: Key
+    node: str
+    scheduled: bool
+
+
 def read_schedule(raw: Raw) -> Schedule:
     """Read an AttestationSchedule.
 
@@ -163,24 +187,57 @@ def read_schedule(raw: Raw) -> Schedule:
     )
 
 
+def run_name(schedule: str, uid: str, *, node: str, backend: str, time: str) -> str:
+    """Return the name of a run: `<schedule>-<10 hex of SHA-256(uid|node|backend)>-<time>`; a DNS subdomain.
+
+    Args:
+        schedule: Name of the schedule.
+        uid: Its UID.
+        node: Who is asked.
+        backend: For what.
+        time: Of the schedule, 14 digits.
+    """
+    digest = hashlib.sha256(f"{uid}|{node}|{backend}".encode()).hexdigest()
+    return f"{schedule[:LONGEST_NAME].rstrip('-.')}-{digest[:10]}-{time}"
+
+
 def read_run(raw: Raw) -> ScheduledRun | None:
-    """Read a ConfidentialAttestationRun; None where no schedule created it."""
+    """Read a ConfidentialAttestationRun; None where no schedule created it.
+
+    Whoever may create Runs can write all that a run says of itself. That none but the controller makes a run the run of
+    a schedule is for the API server to say (`admission`); where nobody tells it to, a run counts here only where it is
+    in all what a schedule would have created, and no sooner than it was due.
+    """
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
-    # Not by a label: that anybody may write who may create a Run anywhere. An owner is of the same namespace.
-    uid = next((each["uid"] for each in metadata.get("ownerReferences") or () if _is_schedule(each)), None)
-    if uid is None:
-        return None
+    owner = next((each for each in metadata.get("ownerReferences") or () if _is_schedule(each)), None)
     due = _instant((metadata.get("annotations") or {}).get(SCHEDULED_AT))
+    time = _TIME.search(metadata["name"])
+    node, backend = spec.get("targetNodeName") or "", spec.get("backend") or ""
+    if owner is None or due is None or time is None or spec.keys() & {"nonce", "policy"}:
+        return None
+    if not (MANAGED.items() <= (metadata.get("labels") or {}).items()):
+        return None
+    name = run_name(owner["name"], owner["uid"], node=node, backend=backend, time=time[1])
+    if metadata["name"] != name or due > parse_rfc3339(metadata["creationTimestamp"]) + AHEAD:
+        return None
     return ScheduledRun(
         target=Target.of(RUN, raw),
-        schedule_uid=uid,
-        node=spec.get("targetNodeName") or "",
-        backend=spec.get("backend") or "",
+        schedule_uid=owner["uid"],
+        node=node,
+        backend=backend,
         phase=status.get("phase") or "",
-        scheduled_at=due or parse_rfc3339(metadata["creationTimestamp"]),
+        scheduled_at=due,
         ended_at=_instant(status.get("completionTime")),
         settled=_is_settled(raw, status),
     )
+
+
+def read_open(raw: Raw) -> OpenRun | None:
+    """Read a ConfidentialAttestationRun that has not ended; None of one that has."""
+    if ((raw.get("status") or {}).get("phase") or "") in ENDED:
+        return None
+    node = (raw.get("spec") or {}).get("targetNodeName") or ""
+    return OpenRun(key=Key.of(RUN, raw), node=node, scheduled=read_run(raw) is not None)
 
 
 def _is_settled(raw: Raw, status: Raw) -> bool:
@@ -191,7 +248,8 @@ def _is_settled(raw: Raw, status: Raw) -> bool:
 
 
 def _is_schedule(owner: Raw) -> bool:
-    return owner.get("apiVersion") == SCHEDULE.api_version and owner.get("kind") == SCHEDULE.kind
+    of_kind = owner.get("apiVersion") == SCHEDULE.api_version and owner.get("kind") == SCHEDULE.kind
+    return of_kind and owner.get("controller") is True
 
 
 def read_candidate(raw: Raw) -> Candidate:

@@ -26,6 +26,9 @@ class RunSettings(LeaderSettings, BoundSettings):
     result_ttl: str = "168h"
     """How long Results are kept: a Go duration of at least a minute."""
 
+    seal_timeout: str = "72h"
+    """How long after its end a run waits for its events and its sealed bundle: a Go duration of at least a minute."""
+
     seed_event_mapping: bool = False
     """Tell an undecided run as AttestationVerified/info, as the seed's operator does; trust is unaffected."""
 
@@ -37,7 +40,10 @@ class RunSettings(LeaderSettings, BoundSettings):
     ] = None
     """Namespaces whose runs act on Nodes, separated by commas; needed where `node_action` is not `none`."""
 
-    @field_validator("result_ttl")
+    node_verdict_max_age: str = "48h"
+    """How long what a run did to its Node holds without a newer run: a Go duration of at least a minute."""
+
+    @field_validator("result_ttl", "seal_timeout", "node_verdict_max_age")
     @classmethod
     def _ttl(cls, text: str) -> str:
         if not timedelta(minutes=1) <= parse_duration(text) <= timedelta(days=3660):
@@ -61,3 +67,13 @@ class RunSettings(LeaderSettings, BoundSettings):
     def kept_for(self) -> timedelta:
         """How long Results are kept."""
         return parse_duration(self.result_ttl)
+
+    @property
+    def seals_for(self) -> timedelta:
+        """How long what comes of a run is waited for."""
+        return parse_duration(self.seal_timeout)
+
+    @property
+    def verdicts_for(self) -> timedelta:
+        """How long what a run did to its Node holds."""
+        return parse_duration(self.node_verdict_max_age)

@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from attestation.errors import AttestationError
-from attestation_operator.objects import RESULT, RUN, Kind, Raw, clipped
-from attestation_operator.runs.admission import COLLECTORS, FINAL, IMMUTABLE, KINDS, NOT_WRITER
+from attestation_operator.objects import RESULT, RUN, SCHEDULE, Kind, Raw, clipped
+from attestation_operator.runs.admission import (
+    COLLECTORS,
+    FINAL,
+    IMMUTABLE,
+    KINDS,
+    LONG_NAME,
+    MAX_RUN_NAME,
+    NOT_SCHEDULED,
+    NOT_WRITER,
+)
 from attestation_operator.runs.kinds import faults
 
 REVIEW: Final = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
@@ -95,15 +104,39 @@ def judge(asked: Asked, *, controller: str) -> Refusal | None:
         writers = (controller, *COLLECTORS) if asked.operation == "UPDATE" else (controller,)
         if asked.username not in writers:
             return Refusal(code=403, message=NOT_WRITER)
-    # 2. What was asked or found stays. Without this, a Run is judged by one policy and shows another.
+    # 2. Whose a run is says its controller. Without this, whoever may create Runs has theirs counted for a schedule.
+    if asked.kind == RUN and asked.username != controller and _owners(asked.new) - _owners(asked.old):
+        return Refusal(code=403, message=NOT_SCHEDULED)
+    # 3. What was asked or found stays. Without this, a Run is judged by one policy and shows another.
     spec = asked.new.get("spec")
     is_new = asked.old is None or asked.old.get("spec") != spec
     if asked.old is not None and asked.kind in FINAL and is_new:
         return Refusal(code=422, message=IMMUTABLE)
-    # 3. It is what its model says. One that is older than a rule can still lose an owner or a finalizer.
+    # 4. It is what its model says. One that is older than a rule can still lose an owner or a finalizer.
     if is_new and (found := faults(asked.kind, {"spec": spec})):
         return Refusal(code=422, message=clipped("; ".join(found)))
+    # 5. What comes of a run has room for its name.
+    if asked.kind == RUN and asked.old is None and len(_name(asked.new)) > MAX_RUN_NAME:
+        return Refusal(code=422, message=LONG_NAME)
     return None
+
+
+def _name(raw: Raw) -> str:
+    return _text(_object(raw.get("metadata"), "request.object.metadata").get("name"), "request.object.metadata.name")
+
+
+def _owners(raw: Raw | None) -> set[str]:
+    """Return the UIDs of the schedules that own an object."""
+    metadata = _object((raw or {}).get("metadata") or {}, "metadata")
+    owners = metadata.get("ownerReferences") or []
+    if not isinstance(owners, list):
+        raise ReviewMalformed("metadata.ownerReferences: no list")
+    return {
+        _text(owner.get("uid"), "metadata.ownerReferences.uid")
+        for owner in (_object(each, "metadata.ownerReferences") for each in owners)
+        if owner.get("kind") == SCHEDULE.kind
+        and _text(owner.get("apiVersion"), "apiVersion").startswith(f"{SCHEDULE.group}/")
+    }
 
 
 def answer(asked: Asked, refusal: Refusal | None) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from attestation.clock import rfc3339
+from attestation.clock import parse_rfc3339, rfc3339
 from attestation_operator.objects import RUN, SCHEDULE
+from attestation_operator.runs.schedule_objects import SCHEDULED_AT
 
 AT = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 UID = "5c4ed01e-0000-4000-8000-000000000001"
@@ -52,8 +53,9 @@ def raw_node(name: str, **labels: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}}
 
 
-def stored(made: dict[str, Any] | Any, number: int, at: datetime = AT) -> dict[str, Any]:
-    """Return what the API server stores where *made* is created."""
+def stored(made: dict[str, Any] | Any, number: int, at: datetime | None = None) -> dict[str, Any]:
+    """Return what the API server stores where *made* is created: when it was due, unless another instant is said."""
+    at = at or parse_rfc3339(made["metadata"]["annotations"][SCHEDULED_AT])
     metadata = {
         **made["metadata"],
         "uid": f"run-{number}",

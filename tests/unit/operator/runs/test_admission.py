@@ -115,7 +115,14 @@ def _rule(text: str) -> dict[str, Any]:
         ),
         (
             _schema(namespace=_rule("self == ''")),
-            "!has(object.spec.__namespace__) || (object.spec.__namespace__ == '')",
+            "!('namespace' in object.spec) || (object.spec['namespace'] == '')",
+        ),
+        (
+            _schema(namespace=_rule("self == oldSelf")),
+            (
+                "oldObject == null || !has(oldObject.spec) || !('namespace' in oldObject.spec) || "
+                "(!('namespace' in object.spec) || (object.spec['namespace'] == oldObject.spec['namespace']))"
+            ),
         ),
         (
             _schema(a=_rule("self == oldSelf")),
@@ -125,7 +132,7 @@ def _rule(text: str) -> dict[str, Any]:
             ),
         ),
     ],
-    ids=["member", "words", "list", "map", "reserved", "change"],
+    ids=["member", "words", "list", "map", "reserved", "reserved-change", "change"],
 )  # fmt: skip
 def test_a_rule_is_said_of_the_whole_object(schema: dict[str, Any], expression: str) -> None:
     """Where it stands comes before it, and nothing is said of what is not there."""

@@ -38,9 +38,9 @@ def _asked(cluster: Cluster, case: Case) -> dict[str, Any]:
     kind, namespace = case.kind, "team" if case.kind.namespaced else ""
     place = f"/namespaces/{namespace}" if namespace else ""
     path = f"/apis/{kind.api_version}{place}/{kind.plural}"
-    body, method = case.object(case.change), "POST"
+    body, method = case.new(), "POST"
     if case.before is not None:
-        found = cluster.make(kind.group, kind.plural, case.object(case.before), namespace=namespace)
+        found = cluster.make(kind.group, kind.plural, case.old(), namespace=namespace)
         body["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
         path, method = f"{path}/one{'/status' if case.status else ''}", "PUT"
     user = User(case.user, ("system:masters",))
@@ -49,7 +49,8 @@ def _asked(cluster: Cluster, case: Case) -> dict[str, Any]:
             Request(method=method, path=path, query={}, body=json.dumps(body).encode(), user=user)
         )
     finally:
-        if (left := cluster.store.get((kind.group, kind.plural), namespace, "one")) is not None:
+        name = body["metadata"]["name"]
+        if (left := cluster.store.get((kind.group, kind.plural), namespace, name)) is not None:
             cluster.delete(cluster.resources[kind.group, kind.plural], left)
     assert isinstance(answer, Answer)
     said: dict[str, Any] = json.loads(answer.body)

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attestation.clock import parse_rfc3339, rfc3339
-from attestation_operator.actions import SetStatus
+from attestation_operator.actions import EmitEvent, SetStatus
+from attestation_operator.objects import RUN, Key
 from attestation_operator.runs.schedule import (
     AHEAD,
-    UNSEALED_KEPT,
+    FAULTS,
+    PATIENCE,
     Looked,
     reconcile,
     spread,
@@ -26,6 +28,7 @@ from attestation_operator.runs.schedule_objects import (
     SCHEDULE_LABEL,
     SCHEDULED_AT,
     Candidate,
+    OpenRun,
     ScheduledRun,
     Unreadable,
     read_run,
@@ -33,6 +36,7 @@ from attestation_operator.runs.schedule_objects import (
 )
 from tests.unit.operator.runs.schedule_world import AT, UID, ended, later, raw_schedule, stored
 
+KEPT = timedelta(days=3)
 NODES = [Candidate(name="worker-1"), Candidate(name="worker-2")]
 
 
@@ -258,12 +262,12 @@ def test_what_is_not_dealt_with_stays() -> None:
     assert looked.dealt_with == AT
 
 
-def test_what_is_not_sealed_stays_for_a_day() -> None:
+def test_what_is_not_sealed_stays_for_its_time() -> None:
     """Who prunes it takes what its bundle is made of."""
     runs = history("Succeeded", settled=False)
     raw = at_hour(0, history={"succeeded": 0, "failed": 0}, every="1000h")
-    assert look(raw, AT + UNSEALED_KEPT - timedelta(seconds=1), *runs).prune == ()
-    assert len(look(raw, AT + UNSEALED_KEPT, *runs).prune) == 1
+    assert look(raw, AT + KEPT - timedelta(seconds=1), *runs).prune == ()
+    assert len(look(raw, AT + KEPT, *runs).prune) == 1
 
 
 def test_what_was_never_asked_has_nothing_to_wait_for() -> None:
@@ -277,6 +281,52 @@ def test_what_was_never_asked_has_nothing_to_wait_for() -> None:
     assert look(raw, later(seconds=1), run).prune == ()
 
 
+# Whose a run is
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"name": "nightly-0000000000-20261123120000"}},
+        {"metadata": {"labels": {}}},
+        {"metadata": {"annotations": {}}},
+        {"metadata": {"annotations": {SCHEDULED_AT: rfc3339(later(hours=2))}}},
+        {"metadata": {"ownerReferences": []}},
+        {"spec": {"targetNodeName": "worker-2"}},
+        {"spec": {"backend": "tdx"}},
+        {"spec": {"policy": {"mode": "report"}}},
+        {"spec": {"nonce": "0" * 16}},
+    ],
+    ids=["name", "label", "no-instant", "instant-ahead", "owner", "node", "backend", "policy", "nonce"],
+)
+def test_only_what_a_schedule_would_have_created_is_its_run(change: dict[str, dict[str, Any]]) -> None:
+    """A run that differs in anything is somebody's: it is counted in no history, and no time is done by it."""
+    raw = stored(look(raw_schedule(), AT).create[0].raw, 1)
+    assert read_run(raw) is not None
+    assert read_run({**raw, **{part: {**raw[part], **more} for part, more in change.items()}}) is None
+    owners = [{**raw["metadata"]["ownerReferences"][0], "controller": False}]
+    assert read_run({**raw, "metadata": {**raw["metadata"], "ownerReferences": owners}}) is None
+
+
+def test_runs_of_others_are_waited_for_so_long() -> None:
+    """Of schedules as long as they take; of anybody else ten minutes: they could go on for ever."""
+    schedule = read_schedule(raw_schedule())
+    key = Key(kind=RUN, name="by-hand", namespace="elsewhere")
+    for scheduled, at, waits in (
+        (True, AT, True),
+        (True, AT + PATIENCE, True),
+        (False, AT + PATIENCE - timedelta(seconds=1), True),
+        (False, AT + PATIENCE, False),
+    ):
+        others = [OpenRun(key=key, node="worker-1", scheduled=scheduled)]
+        looked = reconcile(schedule, NODES, [], at, others=others)
+        assert looked.waits_for == (("worker-1",) if waits else ())
+        assert len(looked.create) == 2 - waits
+        assert looked.wake_at is not None
+        if waits and not scheduled:
+            assert looked.wake_at == AT + PATIENCE
+
+
 # What is said
 
 
@@ -285,8 +335,16 @@ def said(raw: dict[str, Any], at: datetime, *runs: dict[str, Any], **more: Any) 
     looked = look(raw, at, *runs)
     active = len(looked.create) + sum(not run.ended for run in _read(runs))
     found = status(read_schedule(raw), looked, at, active=active, **more)
-    assert all(isinstance(each, SetStatus) for each in found)
-    return dict(found[0].status) if found else None
+    if not found:
+        return None
+    first, *events = found
+    assert isinstance(first, SetStatus)
+    # What hinders it is told as an Event too, once.
+    reason = first.status["conditions"][0]["reason"]
+    told = [each.reason for each in events if isinstance(each, EmitEvent)]
+    before = (raw.get("status") or {}).get("conditions") or [{"reason": ""}]
+    assert told == ([reason] if reason in FAULTS and before[0]["reason"] != reason else [])
+    return dict(first.status)
 
 
 def test_the_status_says_what_was_done_and_what_comes() -> None:
@@ -341,7 +399,10 @@ def test_what_the_api_server_let_through_is_refused(spec: dict[str, Any], words:
 def test_a_schedule_that_cannot_be_followed_says_so() -> None:
     """What is dealt with stays, for when it is mended."""
     raw = at_hour(3, schedule="61 * * * *")
-    (action,) = unreadable(raw, "schedule: Bad minute", AT)
+    action, event = unreadable(raw, "schedule: Bad minute", AT)
+    assert isinstance(action, SetStatus)
+    assert isinstance(event, EmitEvent)
+    assert (event.reason, event.type) == ("ScheduleInvalid", "Warning")
     assert action.status["lastScheduleTime"] == rfc3339(later(hours=3))
     assert action.status["conditions"][0]["reason"] == "ScheduleInvalid"
     assert unreadable({**raw, "status": action.status}, "schedule: Bad minute", later(hours=1)) == ()

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from attestation.errors import AttestationError
-from attestation_operator.actions import Action, Create, Delete, SetStatus
+from attestation_operator.actions import Action, Create, Delete, EmitEvent, SetStatus
 from attestation_operator.controller import Around
 from attestation_operator.errors import ClusterRefused, ClusterUnavailable, NotLeading, ObjectExists
 from attestation_operator.health import Health
@@ -42,6 +42,7 @@ class World:
         self.objects: dict[Key, dict[str, Any]] = {}
         self.listed: list[Kind] = []
         self.done: list[Action] = []
+        self.events: list[str] = []
         self.failing: dict[type, list[AttestationError]] = {}
         self.clock = Clock()
         self.telling: list[Schedules] = []
@@ -121,7 +122,8 @@ class World:
         """Do them."""
         for action in actions:
             self._fail(type(action))
-            self.done.append(action)
+            if not isinstance(action, EmitEvent):
+                self.done.append(action)
             match action:
                 case Create():
                     if action.target in self.objects:
@@ -133,6 +135,8 @@ class World:
                 case SetStatus():
                     raw = self.objects[action.target.key]
                     self.put({**raw, "status": dict(action.status)})
+                case EmitEvent():
+                    self.events.append(action.reason)
                 case _:
                     raise NotImplementedError(action)
 
@@ -246,6 +250,44 @@ async def test_a_run_that_somebody_put_there_is_none_of_ours(
     assert "somebody else" in ready["message"]
 
 
+@pytest.mark.parametrize("of_a_schedule", [True, False])
+async def test_no_node_is_asked_by_two_at_once(world: World, of_a_schedule: bool) -> None:
+    """A run of another schedule, or of somebody, is waited for, and the status says so."""
+    other = World()
+    other.put(raw_schedule(name="other", uid="uid-of-other"), raw_node("worker-1"))
+    (each,) = other.leader().rounds
+    await each.run()
+    (run,) = other.runs.values()
+    if not of_a_schedule:
+        run["metadata"] = {**run["metadata"], "labels": {}, "ownerReferences": []}
+    world.put(run)
+    (look,) = world.leader().rounds
+    await look.run()
+    assert [raw["spec"]["targetNodeName"] for raw in world.runs.values()] == ["worker-1", "worker-2"]
+    (ready,) = world.status["conditions"]
+    assert (ready["status"], ready["reason"]) == ("True", "NodesBusy")
+    assert "worker-1" in ready["message"]
+    assert "worker-2" not in ready["message"]
+    world.put(ended(run, "Succeeded", world.clock.at))
+    await look.run()
+    assert len(world.runs) == 3
+    assert world.status["conditions"][0]["reason"] == "Scheduled"
+
+
+async def test_two_schedules_of_a_node_take_turns(world: World) -> None:
+    """One that is always due keeps the other from no node."""
+    world.put(raw_schedule(every="1m"), raw_schedule(name="other", uid="uid-of-other", every="1m"))
+    (look,) = world.leader().rounds
+    asked = []
+    for minute in range(6):
+        world.clock.at = later(minutes=minute)
+        await look.run()
+        (name,) = [key for key, raw in world.runs.items() if "worker-1" in str(raw) and not raw.get("status")]
+        asked.append(name.partition("-")[0])
+        world.end_all()
+    assert asked == ["nightly", "other"] * 3
+
+
 async def test_a_new_term_knows_nothing_from_the_last(world: World) -> None:
     """What another leader did meanwhile no watch told of: all is listed again."""
     world.put(raw_schedule(every="1m"))
@@ -301,6 +343,7 @@ async def test_another_schedule_of_the_name_begins_anew(world: World) -> None:
     await each.run()
     await each.run()
     world.clock.at += timedelta(minutes=1)
+    world.end_all()
     world.put(raw_schedule(uid="another", created_at=world.clock.at))
     await each.run()
     assert len(world.runs) == 4
@@ -373,7 +416,7 @@ async def test_one_schedule_does_not_hold_up_another(world: World) -> None:
     world.failing[SetStatus] = [ClusterRefused("no right")]
     await each.run()
     key = Key(kind=SCHEDULE, name="other", namespace="attest")
-    assert world.objects[key]["status"]["active"] == 2
+    assert world.objects[key]["status"]["conditions"][0]["reason"] == "NodesBusy"
     first = Key(kind=SCHEDULE, name="nightly", namespace="attest")
     assert world.objects[first]["status"] == {}
     world.clock.at += AGAIN

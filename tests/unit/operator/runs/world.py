@@ -27,7 +27,7 @@ from attestation.api.runs import (
 )
 from attestation.client import APIError
 from attestation.errors import AttestationError, PolicyInvalid
-from attestation_operator.actions import Action, Create, Delete, MergeStatus, PatchNode, SetStatus
+from attestation_operator.actions import Action, Create, Delete, EmitEvent, MergeStatus, PatchNode, SetStatus
 from attestation_operator.errors import ObjectChanged, ObjectExists, ServiceAway
 from attestation_operator.objects import NODE, POLICY, RESULT, RUN, RUNS_GROUP, SECURITY_EVENT, Key, Kind, Raw
 from attestation_operator.runs.cases import Answer, Ask, Case, Chosen, Looked, Objects
@@ -60,6 +60,7 @@ class Cluster:
         self.at = AT
         self.reads = 0
         self.history: list[tuple[str, str, str]] = []
+        self.told: list[tuple[str, str]] = []
         self._versions = itertools.count(1)
         self._uids = itertools.count(1)
 
@@ -133,6 +134,8 @@ class Cluster:
                         spec["taints"] = list(action.taints)
                     if action.unschedulable is not None:
                         spec["unschedulable"] = action.unschedulable
+            case EmitEvent():
+                self.told.append((action.type, action.reason))
             case _:
                 raise AssertionError(action)
 
