@@ -51,7 +51,7 @@ CONTROLLER_RULES: Final = (
     role_rule(GROUP, ["securityevents", "attestationbundles"], "get list watch create"),
     role_rule(GROUP, ["securityevents/status", "attestationbundles/status"], "update patch"),
     role_rule("", ["nodes"], "get list watch patch"),
-    role_rule("", ["events"], "create patch"),
+    role_rule("events.k8s.io", ["events"], "create"),
 )
 """What the controller may do in the cluster, where runs act on Nodes (CONFIDENTIAL §4)."""
 AGENT_RULES: Final = (role_rule(GROUP, [RUNS], "get list watch"),)

@@ -23,7 +23,10 @@ from tools import chart
 
 URL = {"service_url": "https://attest.example"}
 POSTGRES = "postgresql+psycopg://attestation@db.example:6432/attestation?sslmode=verify-full"
-SECRETS = {name: f"s-{name.lower()}" for name in {*chart.files().values(), "configs", "dbCA"}}
+SECRETS = {
+    name: f"s-{name.lower()}"
+    for name in {*chart.files().values(), "configs", "dbCA", "archiveCredentials", "archiveCA"}
+}
 
 SMALL: dict[str, Any] = {"settings": URL, "secrets": {"adminToken": "admin", "caPassphrase": "ca"}}
 LARGE: dict[str, Any] = {
@@ -31,6 +34,7 @@ LARGE: dict[str, Any] = {
     "settings": URL
     | {
         "db_url": POSTGRES,
+        "runs_archive": "s3://bundles",
         "oidc_issuer": "https://id.example/realms/itl",
         "trusted_proxies": ["10.0.0.0/8", "fd00::/8"],
     },
@@ -55,6 +59,12 @@ LARGE: dict[str, Any] = {
     "priorityClassName": "high",
     "serviceAccountName": "attestation",
     "service": {"type": "NodePort", "nodePort": 30808, "annotations": {"x": "y"}},
+}
+BUCKET = "s3://bundles?endpoint=https://s3.example&region=eu-west-1"
+BUNDLES: dict[str, Any] = {"settings": URL, "persistence": {"bundles": {"enabled": True, "size": "1Gi"}}}
+IN_A_BUCKET: dict[str, Any] = {
+    "settings": URL | {"runs_archive": BUCKET},
+    "secrets": {"archiveCredentials": "bucket", "archiveCA": "bucket-ca"},
 }
 OWN_TLS: dict[str, Any] = {
     "replicaCount": 2,
@@ -84,6 +94,14 @@ KINDS = {
             ),
             *("PodDisruptionBudget", "Service"),
         ],
+    ),
+    "bundles": (
+        BUNDLES,
+        ["Deployment", "NetworkPolicy", *["PersistentVolumeClaim"] * 3, "Service"],
+    ),
+    "bucket": (
+        IN_A_BUCKET,
+        ["Deployment", "NetworkPolicy", *["PersistentVolumeClaim"] * 2, "Service"],
     ),
     "own TLS": (OWN_TLS, ["Deployment", "Service"]),
 }
@@ -224,6 +242,37 @@ def test_each_secret_is_a_file_and_nothing_is_made_up(
     assert mounts["configs"] == str(Settings().config_cache_dir)
 
 
+def test_sealed_bundles_are_kept_where_the_service_may_write(
+    documents: Callable[[Document], list[Document]],
+) -> None:
+    """On a volume where the service looks unasked; in a bucket by files that the client for S3 is told, over the network."""
+    found = documents(BUNDLES)
+    pod = _pod(_one(found, "Deployment"))
+    [mount] = [each for each in pod["spec"]["containers"][0]["volumeMounts"] if each["name"] == "bundles"]
+    assert f"file://{mount['mountPath']}" == Settings.load(_environment(pod), None).archive_url
+    assert not mount.get("readOnly")
+    [volume] = [each for each in pod["spec"]["volumes"] if each["name"] == "bundles"]
+    claims = [each["metadata"]["name"] for each in found if each["kind"] == "PersistentVolumeClaim"]
+    assert volume["persistentVolumeClaim"]["claimName"] in claims
+    assert "bundles" not in str(_pod(_one(documents(SMALL), "Deployment"))["spec"]["volumes"])
+
+    found = documents(IN_A_BUCKET)
+    pod = _pod(_one(found, "Deployment"))
+    told = _environment(pod)
+    assert Settings.load(told, None).archive_url == BUCKET
+    mounts = {each["mountPath"]: each["name"] for each in pod["spec"]["containers"][0]["volumeMounts"]}
+    secrets = {each["name"]: each.get("secret", {}).get("secretName") for each in pod["spec"]["volumes"]}
+    for variable, file, secret in (
+        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", "bucket"),
+        ("AWS_CA_BUNDLE", "ca.crt", "bucket-ca"),
+    ):
+        folder, _, name = told[variable].rpartition("/")
+        assert (name, secrets[mounts[folder]]) == (file, secret)
+    assert {"port": 443, "protocol": "TCP"} in [
+        port for rule in _one(found, "NetworkPolicy")["spec"]["egress"] for port in rule["ports"]
+    ]
+
+
 @pytest.mark.parametrize("kind", ["Deployment", "Job"])
 def test_a_pod_may_do_nothing_but_its_work(
     kind: str, documents: Callable[[Document], list[Document]]
@@ -360,6 +409,17 @@ def test_the_page_can_be_copied(program: Path, tmp_path: Path) -> None:
         (SMALL | {"replicaCount": 2}, "more than one replica needs PostgreSQL"),
         (SMALL | {"autoscaling": {"enabled": True}}, "more than one replica needs PostgreSQL"),
         (LARGE | {"persistence": {}}, "keys that all of them can write"),
+        (
+            LARGE
+            | {"settings": URL | {"db_url": POSTGRES}, "secrets": {}}
+            | {"persistence": {"keys": {"existingClaim": "keys"}, "bundles": {"enabled": True}}},
+            "and bundles where they are on a volume",
+        ),
+        (
+            BUNDLES | {"settings": URL | {"runs_archive": BUCKET}},
+            "are on a volume (persistence.bundles), or where",
+        ),
+        (SMALL | {"secrets": {"archiveCredentials": "bucket"}}, "are for a bucket"),
         (
             SMALL | {"secrets": {"tls": "tls"}, "ingress": {"enabled": True}},
             "the Ingress ends TLS, or the service",

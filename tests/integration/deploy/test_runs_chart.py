@@ -224,6 +224,28 @@ def test_an_agent_sees_of_its_node_what_its_backends_need(documents: Documents) 
     ]
 
 
+@pytest.mark.parametrize(
+    ("chosen", "mounted", "asked"),
+    [
+        ({}, "/sys/kernel/config/tsm", "/host/tsm/report"),
+        ({"configfs": "all"}, "/sys/kernel/config", "/host/config/tsm/report"),
+    ],
+    ids=["tsm", "all"],
+)
+def test_where_tsm_is_missing_is_said_or_answered(
+    chosen: Document, mounted: str, asked: str, documents: Documents
+) -> None:
+    """Its directory alone: the kubelet says that there is none. All of configfs: the pod starts, and a run is told so."""
+    pod = _pod(documents(_agent(LARGE, backends={"tdx": True}, **chosen)), "DaemonSet")
+    volumes = {each["name"]: each["hostPath"] for each in pod["volumes"] if "hostPath" in each}
+    assert volumes["tsm"] == {"path": mounted, "type": "Directory"}
+    [container] = pod["containers"]
+    [path] = [each["mountPath"] for each in container["volumeMounts"] if each["name"] == "tsm"]
+    told = {each["name"]: each.get("value") for each in container["env"]}
+    assert told["ITL_OPERATOR_TSM_PATH"] == asked
+    assert asked.removeprefix(path) == "/sys/kernel/config/tsm/report".removeprefix(mounted)
+
+
 def test_how_devices_are_reached_is_chosen(documents: Documents) -> None:
     """By configfs none, by a plugin those of the backends that are on, privileged all."""
     plugin = _pod(documents(LARGE), "DaemonSet")["containers"][0]

@@ -225,6 +225,28 @@ def test_two_leaders_at_once_create_one_run(here: Here) -> None:
     assert here.status()["active"] == 3
 
 
+def test_a_node_that_somebody_has_asked_is_waited_for(here: Here) -> None:
+    """No two at once for a node, whoever began; the status says whose end is waited for."""
+    here.node(f"{here.pool}-one")
+    by_hand = {
+        "apiVersion": RUN.api_version,
+        "kind": RUN.kind,
+        "metadata": {"name": f"{here.pool}-by-hand"},
+        "spec": {"backend": "tpm", "targetNodeName": f"{here.pool}-one"},
+    }
+    raw = here.http.post(here.path(RUN), json=by_hand).raise_for_status().json()
+    here.schedule(every="1h")
+    run(partial(_look, here))
+    assert [each["metadata"]["name"] for each in here.runs()] == [by_hand["metadata"]["name"]]
+    (ready,) = here.status()["conditions"]
+    assert (ready["status"], ready["reason"]) == ("True", "NodesBusy")
+    assert f"{here.pool}-one" in ready["message"]
+    here.end(raw)
+    run(partial(_look, here))
+    assert len(here.runs()) == 2
+    assert here.status()["conditions"][0]["reason"] == "Scheduled"
+
+
 def test_a_run_that_was_planted_is_refused_in_the_status(here: Here) -> None:
     """Its name could be computed; what it asks for, or whose it is, is something else."""
     here.node(f"{here.pool}-one")

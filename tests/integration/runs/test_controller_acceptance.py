@@ -27,6 +27,7 @@ from attestation_operator.errors import ObjectChanged
 from attestation_operator.executor import KubernetesExecutor
 from attestation_operator.health import Health
 from attestation_operator.metrics import Metrics
+from attestation_operator.nodes.objects import ATTESTED_LABEL
 from attestation_operator.objects import BUNDLE, POLICY, RESULT, RUN, Key
 from attestation_operator.runs.cases import Chosen
 from attestation_operator.runs.controllers import Runs
@@ -217,6 +218,12 @@ def test_c11_the_timeout_is_enforced(
     assert said(ended)["Failed"] == ("True", "AgentAbsent")
     assert deadline <= parse_rfc3339(ended["status"]["completionTime"]) <= deadline + kept
     assert ready.types(run) == [FAILED, STARTED]
+    # An Event for people, by the right that the chart grants, in the run's own namespace.
+    told = ready.get(f"/apis/events.k8s.io/v1/namespaces/{SPACE}/events")["items"]
+    uid = run["metadata"]["uid"]
+    assert [(e["type"], e["reason"]) for e in told if e["regarding"]["uid"] == uid] == [
+        ("Warning", "AgentAbsent")
+    ]
 
 
 @pytest.mark.parametrize("seconds", [60, -60])
@@ -439,3 +446,30 @@ def test_c14_an_inline_policy_gives_no_standing(
         assert taints() == ["security.ugallu.io/unattested"]
         ready.ended(ready.run(node, policyRef=policy))
         assert taints() == []
+
+
+@pytest.mark.parametrize("action", ["label", "cordon"])
+def test_a_run_marks_its_node(
+    action: str, kube: KubeAPI, ready: Cluster, service: RunDouble, tmp_path: Path
+) -> None:
+    """§4, as C14 does for taints: a run that failed marks the Node, a later verified one takes that back."""
+    node, policy = ready.node(), {"name": ready.policy()}
+    verdicts = {"0123456789abcdef": "failed"}
+
+    def judge(opened: RunOpen) -> RunResult:
+        return result(verdicts.get(opened.nonce or "", "verified"), source=opened.policy_source)
+
+    service.judge = judge
+
+    def marks() -> tuple[Any, bool]:
+        found = ready.get(f"{NODES}/{node}")
+        labels, spec = found["metadata"].get("labels") or {}, found.get("spec") or {}
+        return labels.get(ATTESTED_LABEL), bool(spec.get("unschedulable"))
+
+    with running(kube, service.url, tmp_path, node_action=action, node_action_namespaces=SPACE):
+        ready.ended(ready.run(node, policyRef=policy, nonce="0123456789abcdef"))
+        assert marks() == (("failed", False) if action == "label" else (None, True))
+        ready.ended(ready.run(node, policy=dict(ENFORCED)))
+        assert marks() == (("failed", False) if action == "label" else (None, True))
+        ready.ended(ready.run(node, policyRef=policy))
+        assert marks() == (("verified", False) if action == "label" else (None, False))

@@ -36,7 +36,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{/* "true" where a new pod may start before the old one ended: nothing is on a volume of one node. */}}
 {{- define "attestation.rolling" -}}
-{{- if and (not (include "attestation.sqlite" .)) (or .Values.persistence.keys.existingClaim (eq .Values.persistence.keys.accessMode "ReadWriteMany")) }}true{{ end }}
+{{- $keys := .Values.persistence.keys }}
+{{- $bundles := .Values.persistence.bundles }}
+{{- if and (not (include "attestation.sqlite" .)) (or $keys.existingClaim (eq $keys.accessMode "ReadWriteMany")) (or (not $bundles.enabled) $bundles.existingClaim (eq $bundles.accessMode "ReadWriteMany")) }}true{{ end }}
 {{- end }}
 
 {{/* What cannot work is refused here, before anything is changed. */}}
@@ -44,8 +46,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if not .Values.settings.service_url }}{{ fail "settings.service_url: say under which address machines and operators reach the service" }}{{ end }}
 {{- if include "attestation.several" . }}
 {{- if include "attestation.sqlite" . }}{{ fail "more than one replica needs PostgreSQL: set settings.db_url to postgresql+psycopg://…" }}{{ end }}
-{{- if not (include "attestation.rolling" .) }}{{ fail "more than one replica needs keys that all of them can write: persistence.keys.accessMode=ReadWriteMany, or persistence.keys.existingClaim" }}{{ end }}
+{{- if not (include "attestation.rolling" .) }}{{ fail "more than one replica needs keys that all of them can write, and bundles where they are on a volume: persistence.keys.accessMode=ReadWriteMany, or persistence.keys.existingClaim; persistence.bundles likewise" }}{{ end }}
 {{- end }}
+{{- $bucket := hasPrefix "s3:" .Values.settings.runs_archive }}
+{{- if and .Values.persistence.bundles.enabled .Values.settings.runs_archive }}{{ fail "sealed bundles are on a volume (persistence.bundles), or where settings.runs_archive says" }}{{ end }}
+{{- if and (or .Values.secrets.archiveCredentials .Values.secrets.archiveCA) (not $bucket) }}{{ fail "secrets.archiveCredentials and secrets.archiveCA are for a bucket: settings.runs_archive=s3://…" }}{{ end }}
 {{- if and .Values.ingress.enabled .Values.secrets.tls }}{{ fail "the Ingress ends TLS, or the service does: secrets.tls is for the latter" }}{{ end }}
 {{- end }}
 
@@ -64,6 +69,8 @@ timestampCA: {audit_timestamp_ca: ca.crt}
 firmwareBlocklist: {firmware_blocklist_file: advisories.json}
 tpmCABundle: {tpm_ca_bundle_dir: ""}
 tpmCRLs: {tpm_crl_dir: ""}
+archiveCredentials: {}
+archiveCA: {}
 {{- end }}
 
 {{/* The environment: settings, extensions' settings, and where Secrets are mounted. Takes root and secrets. */}}
@@ -84,6 +91,13 @@ tpmCRLs: {tpm_crl_dir: ""}
 - name: ITL_{{ upper $setting }}
   value: /etc/itl-attestation/{{ $secret }}{{ if $file }}/{{ $file }}{{ end }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- /* Settings of the client for S3, which has names of its own. */}}
+{{- range $secret, $told := dict "archiveCredentials" (list "AWS_SHARED_CREDENTIALS_FILE" "credentials") "archiveCA" (list "AWS_CA_BUNDLE" "ca.crt") }}
+{{- if index $.secrets $secret }}
+- name: {{ index $told 0 }}
+  value: /etc/itl-attestation/{{ $secret }}/{{ index $told 1 }}
 {{- end }}
 {{- end }}
 {{- range $name, $value := .root.Values.extensionSettings }}

@@ -79,7 +79,8 @@ def reconcile(node: Node, listing: Listing, policy: NodePolicy, at: datetime) ->
         return ()
     trusted = standing is Standing.TRUSTED
     # Where attestation runs label Nodes, what the last one found counts while the machine is trusted (docs/adr/0181).
-    worth = node.labels.get(RUN_VERDICT_LABEL, "true") if trusted else "false"
+    verdict = node.labels.get(RUN_VERDICT_LABEL) if trusted else None
+    worth = verdict or ("true" if trusted else "false")
     labels: dict[str, str | None] = {ATTESTED_LABEL: worth}
     if claim is not None and trusted:
         labels |= {OWNER_LABEL: claim, MACHINE_ID_LABEL: claim}
@@ -98,14 +99,16 @@ def reconcile(node: Node, listing: Listing, policy: NodePolicy, at: datetime) ->
     )
     if ATTESTED_LABEL not in changed:
         return (patch,)
+    # What is told is what the label says: a machine may be trusted whose last run failed.
+    ran = "" if verdict is None else f"; the last attestation run: {verdict}"
     return (
         patch,
         EmitEvent(
             target=node.target,
             action="Label",
-            reason=standing.value,
-            note=f"{ATTESTED_LABEL}={labels[ATTESTED_LABEL]}: {_WORDS[standing]}",
-            type="Normal" if trusted else "Warning",
+            reason=standing.value if verdict is None else f"Run{verdict.capitalize()}",
+            note=f"{ATTESTED_LABEL}={worth}: {_WORDS[standing]}{ran}",
+            type="Normal" if worth in ("true", "verified") else "Warning",
         ),
     )
 

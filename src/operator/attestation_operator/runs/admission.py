@@ -29,7 +29,9 @@ NOT_WRITER: Final = "only the controller of attestation runs writes this"
 NOT_SCHEDULED: Final = "only the controller of attestation runs makes a run the run of a schedule"
 MAX_RUN_NAME: Final = 246
 """Characters of the name of a run, so that `<run>-result` is one too."""
-LONG_NAME: Final = f"the name of a run has at most {MAX_RUN_NAME} characters: that of its Result is made of it"
+LONG_NAME: Final = (
+    f"the name of a run has at most {MAX_RUN_NAME} characters: that of its Result is made of it"
+)
 
 NEW_SPEC: Final = {"name": "new-spec", "expression": "oldObject == null || oldObject.spec != object.spec"}
 """What a kind's rules are asked about. An object that is older than a rule can still lose an owner or a finalizer."""
@@ -172,9 +174,7 @@ def stays() -> Validation:
 
 def named() -> Validation:
     """Return that the name of a run leaves room for that of its Result; one that is there keeps its name."""
-    return Validation(
-        expression=f"size(object.metadata.name) <= {MAX_RUN_NAME}", message=LONG_NAME
-    )
+    return Validation(expression=f"size(object.metadata.name) <= {MAX_RUN_NAME}", message=LONG_NAME)
 
 
 def scheduled_by(controller: str) -> Validation:

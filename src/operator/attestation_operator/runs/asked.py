@@ -20,6 +20,8 @@ from attestation_operator.durations import parse_duration
 from attestation_operator.objects import Key, Raw
 from attestation_operator.runs.objects import Reason, Run, Standing
 
+NO_GPU: Final = "gpu: no run collects evidence of a GPU, so nothing could meet it: leave the block out"
+"""A machine that joins proves its GPUs; the three backends of a run ask processor and TPM alone."""
 CHANGED: Final = "spec: it was changed after it was created"
 
 
@@ -81,6 +83,8 @@ def read(run: Run, objects: Mapping[Key, Raw | None]) -> Asked:
         document = found.get("spec") or {}
     try:
         policy_of(document, backend=run.backend)
+        if document is not None and document.get("gpu") is not None:
+            raise PolicyInvalid(NO_GPU)
     except PolicyInvalid as e:
         raise NotAsked(Reason.POLICY_INVALID, str(e)) from None
     # 3. The Node.

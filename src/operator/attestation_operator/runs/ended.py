@@ -186,9 +186,7 @@ def _seal(case: Case, result: Raw | None) -> Looked:
     bundle_key = bundles.bundle_key(key)
     bundle = case.objects[bundle_key]
     if bundle is None:
-        return Looked(
-            actions=(Create(kind=BUNDLE, raw=bundles.bundle_object(bundle_key, fact)),), again=True
-        )
+        return Looked(actions=(Create(kind=BUNDLE, raw=bundles.bundle_object(bundle_key, fact)),), again=True)
     # 3. The service signs, logs and archives; the same may be asked again.
     sealed = case.answers.get(Ask.SEAL)
     if sealed is None:
@@ -246,9 +244,7 @@ def _is_over(case: Case) -> bool:
     return case.at >= case.run.ended_at + case.chosen.seal_timeout
 
 
-def _waits(
-    case: Case, words: str, *, actions: tuple[Action, ...] = (), warning: str | None = None
-) -> Looked:
+def _waits(case: Case, words: str, *, actions: tuple[Action, ...] = (), warning: str | None = None) -> Looked:
     """Look again later, and later; when the time of what comes of a run is over, say what was missing, and end.
 
     It was asked for once more before: a controller that was away for so long gives up nothing that can be had now.

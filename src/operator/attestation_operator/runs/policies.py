@@ -9,9 +9,12 @@ from attestation.errors import PolicyInvalid
 from attestation.reference.attestation_policy import policy_id
 from attestation_operator.actions import Action, SetStatus
 from attestation_operator.objects import POLICY, Raw, Target
+from attestation_operator.runs.asked import NO_GPU
 from attestation_operator.runs.objects import CONTROLLER, Reason, said, with_conditions
 
 READY: Final = "Ready"
+GPU_NOT_COLLECTED: Final = "GPUNotCollected"
+"""Reason of Ready: it asks for evidence that no run collects."""
 
 
 def reconcile(raw: Raw, at: datetime) -> tuple[Action, ...]:
@@ -22,6 +25,8 @@ def reconcile(raw: Raw, at: datetime) -> tuple[Action, ...]:
     try:
         status["policyID"] = policy_id(raw.get("spec") or {})
         ready = said(READY, "Valid")
+        if (raw.get("spec") or {}).get("gpu") is not None:
+            ready = said(READY, GPU_NOT_COLLECTED, NO_GPU, true=False)
     except PolicyInvalid as e:
         ready = said(READY, Reason.POLICY_INVALID, str(e), true=False)
     ours = [each for each in there.get("conditions") or () if each.get("type") == READY]

@@ -122,7 +122,9 @@ def judge(asked: Asked, *, controller: str) -> Refusal | None:
 
 
 def _name(raw: Raw) -> str:
-    return _text(_object(raw.get("metadata"), "request.object.metadata").get("name"), "request.object.metadata.name")
+    return _text(
+        _object(raw.get("metadata"), "request.object.metadata").get("name"), "request.object.metadata.name"
+    )
 
 
 def _owners(raw: Raw | None) -> set[str]:

@@ -121,6 +121,23 @@ def test_an_event_tells_a_change_of_the_label() -> None:
     assert (event.reason, event.type) == ("TrustLapsed", "Warning")
 
 
+@pytest.mark.parametrize(
+    ("verdict", "told"),
+    [
+        ("verified", ("RunVerified", "Normal")),
+        ("failed", ("RunFailed", "Warning")),
+        ("indeterminate", ("RunIndeterminate", "Warning")),
+    ],
+)
+def test_an_event_says_what_the_label_says(verdict: str, told: tuple[str, str]) -> None:
+    """A machine may be trusted whose last attestation run failed: `Trusted` would be the opposite of the label."""
+    raw = raw_node(labels={**CLAIMED, RUN_VERDICT_LABEL: verdict})
+    event = reconcile(read_node(raw), listing(trust()), NodePolicy(), AT)[-1]
+    assert isinstance(event, EmitEvent)
+    assert (event.reason, event.type) == told
+    assert f"={verdict}:" in event.note
+
+
 class TestServiceAway:
     """The service has not answered for a while, or not since the start."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Iterable
 from datetime import timedelta
 from types import SimpleNamespace
@@ -16,10 +17,12 @@ from attestation_operator.actions import Action, Delete, SetStatus
 from attestation_operator.controller import Round
 from attestation_operator.errors import ClusterUnavailable
 from attestation_operator.metrics import Metrics
+from attestation_operator.nodes.objects import ATTESTED_LABEL
 from attestation_operator.objects import POLICY, RESULT, RUN, Key, Kind, Raw
-from attestation_operator.runs import controllers, policies
+from attestation_operator.runs import controllers, node_action, policies
 from attestation_operator.runs.cases import Ask
-from attestation_operator.runs.controllers import Policies, Results, Runs, Together
+from attestation_operator.runs.controllers import Policies, Results, Runs, Together, Verdicts
+from attestation_operator.runs.node_action import NodeAction
 from attestation_operator.settings import Settings
 from tests.unit.operator.doubles import Log
 from tests.unit.operator.runs.world import AT, AWAY, ENFORCED, NAME, SPACE, World, result
@@ -240,6 +243,80 @@ async def test_a_policy_says_whether_it_can_be_followed() -> None:
         "False",
         "PolicyInvalid",
     )
+
+
+async def test_a_policy_that_no_run_can_meet_is_not_ready() -> None:
+    """No run collects evidence of a GPU, so its block is told, and not waited for."""
+    [told] = policies.reconcile(policy({**ENFORCED, "gpu": {"arch": ["HOPPER"]}}), AT)
+    assert isinstance(told, SetStatus)
+    ready = told.status["conditions"][0]
+    assert (ready["status"], ready["reason"]) == ("False", "GPUNotCollected")
+    assert "gpu" in ready["message"]
+
+
+@pytest.mark.parametrize("action", [NodeAction.LABEL, NodeAction.TAINT, NodeAction.CORDON])
+async def test_a_verdict_that_nobody_said_again_lapses(action: NodeAction) -> None:
+    """By a clock that is held: two days after a verified run its Node is as after an undecided one; a new run lifts it."""
+    world = World()
+    world.choose(action)
+    world.through(result())
+    given = around(world)
+    given.cluster.list = _listing(world)
+    verdicts = Verdicts(given, action, timedelta(hours=48))
+    before = copy.deepcopy(world.node)
+    world.pass_(48 * 3600)
+    await verdicts.look()
+    assert world.node == before
+    world.pass_(1)
+    (each,) = verdicts.rounds
+    await each.run()
+    after = copy.deepcopy(world.node)
+    assert is_open(before)
+    assert not is_open(after)
+    await each.run()
+    assert world.node == after
+    later = world.at + timedelta(seconds=1)
+    world.cluster.apply(node_action.reconcile(world.node, action=action, verdict="verified", ended_at=later))
+    assert is_open(world.node)
+
+
+def is_open(node: Raw) -> bool:
+    """Return whether what gates look at lets pods through."""
+    labels, spec = node["metadata"]["labels"], node.get("spec") or {}
+    return (
+        labels.get(ATTESTED_LABEL, "verified") == "verified"
+        and not spec.get("taints")
+        and not spec.get("unschedulable")
+    )
+
+
+def _listing(world: World) -> Any:
+    async def listing(kind: Kind) -> list[Raw]:
+        return [copy.deepcopy(raw) for raw in world.cluster.of(kind)]
+
+    return listing
+
+
+async def test_nodes_are_left_alone_where_no_action_was_chosen() -> None:
+    """No round, so no list of Nodes."""
+    assert Verdicts(around(World()), NodeAction.NONE, timedelta(hours=48)).rounds == ()
+
+
+async def test_a_node_that_changed_keeps_no_other_from_lapsing() -> None:
+    """Its turn comes again."""
+    world = World()
+    world.choose(NodeAction.LABEL)
+    world.through(result())
+    given = around(world)
+    stale = {**world.node, "metadata": {**world.node["metadata"], "resourceVersion": "0"}}
+
+    async def listing(kind: Kind) -> list[Raw]:
+        return [stale, copy.deepcopy(world.node)]
+
+    given.cluster.list = listing
+    world.pass_(49 * 3600)
+    await Verdicts(given, NodeAction.LABEL, timedelta(hours=48)).look()
+    assert world.node["metadata"]["labels"][ATTESTED_LABEL] == "indeterminate"
 
 
 class Part:

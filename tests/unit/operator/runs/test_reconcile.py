@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from attestation.api.runs import RunResult
-from attestation.clock import rfc3339
+from attestation.clock import parse_rfc3339, rfc3339
 from attestation_operator import crds
 from attestation_operator.errors import ObjectChanged
 from attestation_operator.objects import BUNDLE, NODE, POLICY, RESULT, SECURITY_EVENT, Key
@@ -596,6 +597,124 @@ def test_a_seal_that_is_refused_is_said_and_asked_for_again() -> None:
     world.service.refuses_seals = False
     world.settle()
     assert world.said["Sealed"] == ("True", "Sealed")
+
+
+def _not_archived(world: World) -> None:
+    world.service.seals_after = 10**6
+    world.through(result())
+
+
+def _refused(world: World) -> None:
+    world.service.refuses_seals = True
+    world.through(result())
+
+
+def _away(world: World) -> None:
+    world.service.refuses_seals = True
+    world.through(result())
+    world.service.away = AWAY
+
+
+def _never_back(world: World) -> None:
+    world.settle()
+    world.service.away = AWAY
+    world.pass_(125)
+    world.settle()
+
+
+def _planted(world: World) -> None:
+    world.through(result())
+    [bundle] = world.cluster.of(BUNDLE)
+    world.run["status"]["conditions"] = [
+        each for each in world.run["status"]["conditions"] if each["type"] not in ("EventsEmitted", "Sealed")
+    ]
+    world.event(VERIFIED)["spec"]["signals"] = {"verdict": "failed"}
+    del world.cluster.objects[Key.of(BUNDLE, bundle)]
+    world.settle()
+
+
+@pytest.mark.parametrize("hindered", [_not_archived, _refused, _away, _never_back, _planted])
+def test_what_comes_of_a_run_is_waited_for_so_long(hindered: Callable[[World], None]) -> None:
+    """72 h after its end nobody asks any more: the run is complete, says what was missing, and costs nothing."""
+    world = World()
+    hindered(world)
+    over = (
+        parse_rfc3339(world.status["completionTime"]) + world.chosen.seal_timeout - world.at
+    ).total_seconds()
+    world.pass_(over - 1)
+    world.settle()
+    assert world.look().after == 600
+    assert world.said.get("Sealed") != ("False", "SealAbandoned")
+    world.pass_(1)
+    world.settle()
+    assert world.said["Sealed"] == ("False", "SealAbandoned")
+    assert ("Warning", "SealAbandoned") in world.cluster.told
+    asked = len(world.service.asked)
+    assert world.look().after is None
+    assert len(world.service.asked) == asked
+
+
+def test_what_can_be_sealed_after_that_time_is_sealed() -> None:
+    """A controller that was away for a week asks once more before it gives anything up."""
+    world = World()
+    world.service.seals_after = 2
+    world.settle()
+    world.service.judge(result())
+    for _ in range(4):
+        world.look()
+    assert "Sealed" not in world.said
+    world.service.seals_after = 0
+    world.pass_(7 * 86_400)
+    world.settle()
+    assert world.said["Sealed"] == ("True", "Sealed")
+
+
+def test_a_bundle_that_failed_is_said_at_once() -> None:
+    """Other content is under its name in the archive: a person looks; what they mend is sealed all the same."""
+    world = World()
+    world.service.seal_fails = True
+    world.through(result())
+    assert world.said["Sealed"] == ("False", "SealFailed")
+    assert world.cluster.told[-1] == ("Warning", "SealFailed")
+    written = world.actions
+    world.pass_(3600)
+    assert world.look().after == 600
+    assert world.actions == written
+    world.service.seal_fails = False
+    world.settle()
+    assert world.said["Sealed"] == ("True", "Sealed")
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (result(), ("Normal", "Verified")),
+        (result("indeterminate"), ("Normal", "Indeterminate")),
+        (result("failed"), ("Warning", "VerdictFailed")),
+        (unavailable(), ("Warning", "DeviceUnavailable")),
+    ],
+)
+def test_the_end_of_a_run_is_told_to_people(found: RunResult, told: tuple[str, str]) -> None:
+    """An Event of Kubernetes, once, beside the SecurityEvent."""
+    world = World()
+    world.through(found)
+    assert world.cluster.told == [told]
+
+
+def test_a_run_that_cannot_be_asked_is_told_to_people() -> None:
+    """Its reason is the one of the condition."""
+    world = World(policyRef={"name": "missing"})
+    world.settle()
+    assert world.cluster.told == [("Warning", "PolicyNotFound")]
+
+
+@pytest.mark.parametrize("source", ["ref", "inline"])
+def test_a_policy_about_gpus_is_not_asked(source: str) -> None:
+    """No backend collects them: such a run would be undecided whatever the node is."""
+    world = World(policy={**ENFORCED, "gpu": {"arch": ["HOPPER"]}}, source=source)
+    world.settle()
+    assert world.said["Failed"] == ("True", "PolicyInvalid")
+    assert world.service.asked == []
 
 
 def test_a_result_that_has_gone_ends_the_wait_for_its_seal() -> None:

@@ -23,6 +23,7 @@ from attestation.api.runs import (
     RunResult,
     RunSeal,
     SealArchive,
+    SealFailure,
     SealLogEntry,
 )
 from attestation.client import APIError
@@ -186,6 +187,7 @@ class Service:
     at: datetime = AT
     refuses_policy: bool = False
     refuses_seals: bool = False
+    seal_fails: bool = False
     uid: str = "uid-run"
 
     def answer(self, ask: Ask, question: RunOpen | RunSeal | None) -> Answer:
@@ -204,6 +206,15 @@ class Service:
         if self.refuses_seals:
             return _refused("run-differs")
         self.sealed += 1
+        if self.seal_fails:
+            failed = SealFailure(stage="Archived", reason="OtherContent", timestamp=AT)
+            return RunBundle(
+                phase="Failed",
+                statement_digest="sha256:" + "ab" * 32,
+                key_id="k",
+                signed_at=AT,
+                failures=(failed,),
+            )
         if self.sealed <= self.seals_after:
             return RunBundle(phase="Signed", statement_digest="sha256:" + "ab" * 32, key_id="k", signed_at=AT)
         return sealed()
