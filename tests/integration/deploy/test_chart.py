@@ -245,7 +245,7 @@ def test_each_secret_is_a_file_and_nothing_is_made_up(
 def test_sealed_bundles_are_kept_where_the_service_may_write(
     documents: Callable[[Document], list[Document]],
 ) -> None:
-    """On a volume where the service looks unasked; in a bucket by files that the client for S3 is told, over the network."""
+    """On a volume where the service looks unasked; in a bucket by files of which the client for S3 is told."""
     found = documents(BUNDLES)
     pod = _pod(_one(found, "Deployment"))
     [mount] = [each for each in pod["spec"]["containers"][0]["volumeMounts"] if each["name"] == "bundles"]

@@ -235,7 +235,7 @@ def test_an_agent_sees_of_its_node_what_its_backends_need(documents: Documents) 
 def test_where_tsm_is_missing_is_said_or_answered(
     chosen: Document, mounted: str, asked: str, documents: Documents
 ) -> None:
-    """Its directory alone: the kubelet says that there is none. All of configfs: the pod starts, and a run is told so."""
+    """Its directory alone: the kubelet says that there is none. All of configfs: the pod starts, and says so."""
     pod = _pod(documents(_agent(LARGE, backends={"tdx": True}, **chosen)), "DaemonSet")
     volumes = {each["name"]: each["hostPath"] for each in pod["volumes"] if "hostPath" in each}
     assert volumes["tsm"] == {"path": mounted, "type": "Directory"}

@@ -44,8 +44,7 @@ _RESERVED: Final = frozenset(
         *("let", "loop", "namespace", "null", "package", "return", "true", "var", "void", "while"),
     }
 )
-"""Names that CEL keeps for itself. A member of that name is written as an index: Kubernetes documents underscores around it
-for both, but gives a policy the object as a map, in which no member has such a name; and `has()` of none is false."""
+"""Names that CEL keeps for itself; a member of that name is written as an index (docs/adr/0182)."""
 _WORDS: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?<![\w.])(self|oldSelf)\b""")
 
 

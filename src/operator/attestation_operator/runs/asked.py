@@ -83,10 +83,10 @@ def read(run: Run, objects: Mapping[Key, Raw | None]) -> Asked:
         document = found.get("spec") or {}
     try:
         policy_of(document, backend=run.backend)
-        if document is not None and document.get("gpu") is not None:
-            raise PolicyInvalid(NO_GPU)
     except PolicyInvalid as e:
         raise NotAsked(Reason.POLICY_INVALID, str(e)) from None
+    if document is not None and document.get("gpu") is not None:
+        raise NotAsked(Reason.POLICY_INVALID, NO_GPU)
     # 3. The Node.
     if objects[run.node] is None:
         raise NotAsked(Reason.NODE_NOT_FOUND, f"Node {run.node_name!r}")

@@ -262,7 +262,7 @@ class Verdicts:
 
     async def handle(self, key: Key, seen: Raw | None) -> float | None:
         """Nothing is watched."""
-        raise AssertionError(key)
+        raise AssertionError(key, seen)
 
     async def look(self) -> None:
         """Look at all Nodes."""

@@ -8,9 +8,9 @@ with: a run was created, or another one had been, or a later time took its place
 2. A run's name says schedule (by its UID), node, backend and time: two leaders create one run. Clocks that differ by a
    minute shift a run by a minute and double none: what counts is the instant in the status.
 3. A node with a run that has not ended gets no other; what is due waits, and the instant with it. For runs of schedules
-   as long as they take, for those of others `PATIENCE`: else whoever may create Runs could keep a node from being asked.
+   as long as they take, for those of others `PATIENCE`: else whoever may create Runs keeps a node from being asked.
 4. A run is old where it has ended, the instant has passed it, and newer ones of its node, backend and end are as many
-   as the history keeps. It goes when all was written that comes of it, which has its time (`ended`), or when that is over.
+   as the history keeps. It goes when all was written that comes of it, or when the time for that is over.
 """
 
 # Algorithms for: digest
@@ -241,7 +241,7 @@ def _old(
 def status(
     schedule: Schedule, looked: Looked, at: datetime, *, active: int, refused: str | None = None
 ) -> tuple[Action, ...]:
-    """Return the status to be said of *schedule*, nothing where it is said already; and a fault that is new as an Event.
+    """Return the status to be said of *schedule*, nothing where it is said already; a new fault as an Event too.
 
     Args:
         schedule: As it was looked at.

@@ -256,7 +256,7 @@ async def test_a_policy_that_no_run_can_meet_is_not_ready() -> None:
 
 @pytest.mark.parametrize("action", [NodeAction.LABEL, NodeAction.TAINT, NodeAction.CORDON])
 async def test_a_verdict_that_nobody_said_again_lapses(action: NodeAction) -> None:
-    """By a clock that is held: two days after a verified run its Node is as after an undecided one; a new run lifts it."""
+    """Two days after a verified run its Node is as after an undecided one; a new run lifts that."""
     world = World()
     world.choose(action)
     world.through(result())

@@ -14,7 +14,6 @@ from attestation.clock import parse_rfc3339, rfc3339
 from attestation_operator.actions import EmitEvent, SetStatus
 from attestation_operator.objects import RUN, Key
 from attestation_operator.runs.schedule import (
-    AHEAD,
     FAULTS,
     PATIENCE,
     Looked,
@@ -24,6 +23,7 @@ from attestation_operator.runs.schedule import (
     unreadable,
 )
 from attestation_operator.runs.schedule_objects import (
+    AHEAD,
     BACKEND_LABEL,
     SCHEDULE_LABEL,
     SCHEDULED_AT,
