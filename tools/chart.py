@@ -32,7 +32,9 @@ _TEXT: Final = {"type": "string"}
 _NAME: Final = {"type": "string", "pattern": "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$"}
 _SIZE: Final = {"type": "string", "pattern": "^[0-9]+(Ki|Mi|Gi|Ti)$"}
 _CLASS: Final = {"existingClaim": _NAME, "storageClass": _NAME, "size": _SIZE}
-_MODE: Final = {"accessMode": {"enum": ["ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany"]}}
+_MODE: Final[Mapping[str, object]] = {
+    "accessMode": {"enum": ["ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany"]}
+}
 _OBJECT: Final = {"type": "object"}
 _LIST: Final = {"type": "array"}
 _OBJECTS: Final = {"type": "array", "items": _OBJECT}
@@ -126,9 +128,9 @@ def schema(secrets: list[str]) -> dict[str, object]:
                 "secrets": _closed(dict.fromkeys(secrets, _NAME)),
                 "persistence": _closed(
                     {
-                        "keys": _closed(_CLASS | _MODE),
+                        "keys": _closed({**_CLASS, **_MODE}),
                         "database": _closed(_CLASS),
-                        "bundles": _closed({"enabled": {"type": "boolean"}} | _CLASS | _MODE),
+                        "bundles": _closed({"enabled": {"type": "boolean"}, **_CLASS, **_MODE}),
                     }
                 ),
                 "migrations": _closed(

@@ -228,7 +228,7 @@ def test_two_leaders_at_once_create_one_run(here: Here) -> None:
 def test_a_node_that_somebody_has_asked_is_waited_for(here: Here) -> None:
     """No two at once for a node, whoever began; the status says whose end is waited for."""
     here.node(f"{here.pool}-one")
-    by_hand = {
+    by_hand: dict[str, Any] = {
         "apiVersion": RUN.api_version,
         "kind": RUN.kind,
         "metadata": {"name": f"{here.pool}-by-hand"},
