@@ -35,6 +35,8 @@ CODES = {
     "BundleInvalid": "trust-bundle-invalid",
     "CANotConfigured": "ca-not-configured",
     "CSRInvalid": "csr-invalid",
+    "CAInvalid": "ca-invalid",
+    "RequestRefused": "request-refused",
     "CertificateNotConformant": "certificate-not-conformant",
     "CertificateUnknown": "certificate-unknown",
     "CertificateUntrusted": "certificate-untrusted",

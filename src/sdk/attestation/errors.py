@@ -49,7 +49,8 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── BodyTooComplex             more members, or deeper, than any honest body
     │   ├── QueryInvalid               a query breaks the rules of its language, and where
     │   ├── QueryFailed                a query that cannot be computed: a value is too large or out of range
-    │   └── CSRInvalid  AlgorithmForbidden  KeyRefused
+    │   ├── RequestRefused             an issuer in a cluster does not certify what is asked for, and why
+    │   └── CSRInvalid  AlgorithmForbidden  KeyRefused  CAInvalid
     ├── RateLimited                    too often; `retry_after_seconds` says when again
     │   └── PendingQuotaExceeded
     ├── NotAcceptable                  the representation asked for is not served
@@ -654,6 +655,27 @@ class CSRInvalid(RequestInvalid):
     """The certification request is not signed by its key, or its key is none that we certify."""
 
     code = "csr-invalid"
+
+
+class RequestRefused(RequestInvalid):
+    """An issuer in a cluster does not certify this, and never will: no later try succeeds.
+
+    Args:
+        reason: A word of `attestation.pki.leaf.Refusal`.
+        message: What was asked for, and what is allowed.
+    """
+
+    code = "request-refused"
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class CAInvalid(RequestInvalid):
+    """This certificate is not that of a CA that could issue, or its key is of no kind that issues."""
+
+    code = "ca-invalid"
 
 
 class KeyRefused(RequestInvalid):

@@ -44,7 +44,7 @@ class CertificateContent:
     Nothing is checked here; `lint` judges what was made of it.
 
     Args:
-        profile: Its kind.
+        profile: Its kind: one of ours, or one of a CA that is none of ours.
         serial: 20 bytes as a number (`serial_of`).
         subject: Whom it is about.
         issuer_subject: Subject of the CA key that signs.
@@ -55,13 +55,14 @@ class CertificateContent:
         uris: Alternative names.
         dns_names: Alternative names.
         ip_addresses: Alternative names.
+        emails: Alternative names.
         policies: OIDs of CertificatePolicies.
         crl_url: Where the issuer's revocation list is.
         ocsp_url: Where its responder answers.
         ca_url: Where its certificate is, DER.
     """
 
-    profile: ProfileName
+    profile: ProfileName | Profile
     serial: int
     subject: x509.Name
     issuer_subject: x509.Name
@@ -72,10 +73,16 @@ class CertificateContent:
     uris: tuple[str, ...] = ()
     dns_names: tuple[str, ...] = ()
     ip_addresses: tuple[IPAddress, ...] = ()
+    emails: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     crl_url: str | None = None
     ocsp_url: str | None = None
     ca_url: str | None = None
+
+    @property
+    def rules(self) -> Profile:
+        """What certificates of its kind say."""
+        return self.profile if isinstance(self.profile, Profile) else PROFILES[self.profile]
 
 
 def serial_of(entropy: bytes) -> int:
@@ -130,7 +137,7 @@ def make_certificate(content: CertificateContent, key: SigningKey) -> bytes:
         CertificateNotConformant: *content* is none that any certificate can say.
         KeyUnsupported: *key* is no CA key.
     """
-    profile = PROFILES[content.profile]
+    profile = content.rules
     hash_ = signing_hash(key)
     try:
         builder = (
@@ -153,8 +160,9 @@ def _extensions(content: CertificateContent, profile: Profile) -> list[tuple[x50
     """Return the extensions in their order, each with whether it is critical."""
     found: list[tuple[x509.ExtensionType, bool]] = [
         (x509.BasicConstraints(ca=profile.is_ca, path_length=profile.path_length), True),
-        (_key_usage(profile), True),
     ]
+    if profile.key_usage:
+        found.append((_key_usage(profile), True))
     if profile.purposes:
         found.append((x509.ExtendedKeyUsage([ObjectIdentifier(p) for p in profile.purposes]), False))
     found += [
@@ -165,9 +173,11 @@ def _extensions(content: CertificateContent, profile: Profile) -> list[tuple[x50
         *map(x509.UniformResourceIdentifier, content.uris),
         *map(x509.DNSName, content.dns_names),
         *map(x509.IPAddress, content.ip_addresses),
+        *map(x509.RFC822Name, content.emails),
     ]
     if names:
-        found.append((x509.SubjectAlternativeName(names), False))
+        # Without a subject they are the only name, and must be read (RFC 5280, 4.2.1.6).
+        found.append((x509.SubjectAlternativeName(names), not content.subject.rdns))
     if content.policies:
         policies = [x509.PolicyInformation(ObjectIdentifier(p), None) for p in content.policies]
         found.append((x509.CertificatePolicies(policies), False))

@@ -40,6 +40,7 @@ from attestation.endorsements.certificate import (
 )
 from attestation.errors import CSRInvalid, MalformedEvidence
 from attestation.pki.content import CertificateContent, key_identifier
+from attestation.pki.leaf_names import HOST
 from attestation.pki.names import KUBERNETES_PREFIX, NODE_USER, NODES_GROUP, Purpose, purpose_of
 from attestation.pki.profiles import (
     ACCESS_CA_ISSUERS,
@@ -52,7 +53,6 @@ from attestation.pki.profiles import (
     MAX_ASSURANCE,
     OCSP_NO_CHECK,
     ORGANIZATION,
-    PROFILES,
     UNIT,
     Alternative,
     Pointer,
@@ -64,7 +64,7 @@ MAX_CERTIFICATE_BYTES: Final = 16384
 """Longest certificate of ours: key and signature of ML-DSA-87 alone have 7,219."""
 
 _TBS_TAGS: Final = (0xA0, der.INTEGER, *[der.SEQUENCE] * 5, 0xA3)
-_DNS, _URI, _IP = 0x82, 0x86, 0x87
+_EMAIL, _DNS, _URI, _IP = 0x81, 0x82, 0x86, 0x87
 _UTF8, _PRINTABLE = 0x0C, 0x13
 _MIN_SERIAL, _END_OF_SERIALS = 1 << 152, 1 << 159
 
@@ -300,6 +300,8 @@ def _subject_same(case: _Case) -> str | None:
 
 
 def _subject_form(case: _Case) -> str | None:
+    if case.profile.is_foreign:
+        return None  # which attributes it has was judged with the request (`leaf_names`)
     name = case.certificate.subject_name
     found = tuple(a.oid for a in name.attributes)
     if found != case.profile.subject or any(len(relative) != 1 for relative in name.relative):
@@ -369,7 +371,7 @@ def _key_kind(case: _Case) -> str | None:
         kind = load_spki(case.key)[1]
     except CSRInvalid as e:
         return str(e)
-    if case.profile.is_ca and kind not in _ALGORITHMS:
+    if case.profile.is_ca and not case.profile.is_foreign and kind not in _ALGORITHMS:
         return f"a CA key is never {kind}"
     return None
 
@@ -398,6 +400,8 @@ def _basic_constraints(case: _Case) -> bytes | None:
 
 
 def _key_usage(case: _Case) -> bytes | None:
+    if not case.profile.key_usage:
+        return None
     bits = [word in case.profile.key_usage for word in KEY_USAGES]
     used = max(i for i, bit in enumerate(bits) if bit) + 1
     number = sum(0x8000 >> i for i, bit in enumerate(bits) if bit)
@@ -424,6 +428,7 @@ def _alternative_names(case: _Case) -> bytes | None:
             *(der.write(_URI, uri.encode()) for uri in content.uris),
             *(der.write(_DNS, name.encode()) for name in content.dns_names),
             *(der.write(_IP, address.packed) for address in content.ip_addresses),
+            *(der.write(_EMAIL, email.encode()) for email in content.emails),
         ]
     )
 
@@ -482,8 +487,10 @@ def _extension_rule(
             return None if wanted is None else "is absent"
         if wanted is None:
             return "stands there"
-        if found.critical != critical:
-            return f"is {'not ' if critical else ''}critical"
+        # Alternative names are critical where they are the only ones (RFC 5280, 4.2.1.6).
+        must = critical or (oid == SUBJECT_ALT_NAME and not case.certificate.subject_name.attributes)
+        if found.critical != must:
+            return f"is {'not ' if must else ''}critical"
         return None if found.value == wanted else "says something else"
 
     return rule
@@ -493,6 +500,8 @@ def _extension_rule(
 
 
 def _alternative_kinds(case: _Case) -> str | None:
+    if case.profile.is_foreign:
+        return None  # they are compared with the content, which has no other kinds
     found = {_ALTERNATIVES.get(tag) for tag, _ in case.alternatives}
     if not found <= case.profile.allowed_alternatives:
         return "an alternative name of a kind that this profile does not have"
@@ -503,6 +512,8 @@ def _alternative_kinds(case: _Case) -> str | None:
 
 
 def _alternative_ek(case: _Case) -> str | None:
+    if case.profile.is_foreign:
+        return None
     uris = [value.decode("latin-1") for tag, value in case.alternatives if tag == _URI]
     if len(uris) > 1:
         return f"{len(uris)} URIs"
@@ -512,8 +523,9 @@ def _alternative_ek(case: _Case) -> str | None:
 
 
 def _alternative_host(case: _Case) -> str | None:
+    form = HOST if case.profile.is_foreign else _HOST
     for tag, value in case.alternatives:
-        if tag == _DNS and not _HOST.fullmatch(value.decode("latin-1")):
+        if tag == _DNS and not form.fullmatch(value.decode("latin-1")):
             return "a DNS name that is no lower-case host name"
     return None
 
@@ -564,6 +576,9 @@ def _issuer_is_ca(case: _Case) -> str | None:
 def _issuer_purpose(case: _Case) -> str | None:
     """Say whether the issuer is the CA for this: nobody who can reach the machines' CA makes an operator (R16)."""
     issuer = _purpose(case.issuer.certificate)
+    if case.profile.is_foreign:
+        # What our own CAs vouch for is of our own profiles.
+        return None if issuer is None else "one of our own CAs under a profile that is none of ours"
     wanted = case.profile.purpose or issuer
     if case.profile.is_ca:
         # A key of one CA never vouches for a key of the other: who trusts the one would trust both.
@@ -718,7 +733,7 @@ def lint(
             certificate=found,
             parts=parts,
             content=content,
-            profile=PROFILES[content.profile],
+            profile=content.rules,
             issuer=issuer,
             has_issuer=issuer_certificate is not None,
         )

@@ -99,9 +99,11 @@ class Profile:
         fixed_policies: Certificate policies, exactly these; None where they say assurance and key tier.
         is_node: Its subject is that of a node, as an API server of Kubernetes reads it, and of nobody else.
         no_check: id-pkix-ocsp-nocheck: nobody asks whether it is revoked (RFC 6960, 4.2.2.2.1).
+        is_foreign: Of a CA that is none of ours (`attestation.pki.external`): whose issuer, and whose names, the one
+            who asked was free to choose.
     """
 
-    name: ProfileName
+    name: str
     what: str
     purpose: Purpose | None = None
     key_usage: tuple[str, ...]
@@ -115,6 +117,7 @@ class Profile:
     fixed_policies: tuple[str, ...] | None = ()
     no_check: bool = False
     is_node: bool = False
+    is_foreign: bool = False
 
     @property
     def is_ca(self) -> bool:
@@ -140,7 +143,7 @@ _A_CAS_LIFE: Final = timedelta(days=9125)
 
 PROFILES: Final[Mapping[ProfileName, Profile]] = MappingProxyType(
     {
-        p.name: p
+        ProfileName(p.name): p
         for p in (
             Profile(
                 name=ProfileName.NODE_CLIENT,
@@ -213,7 +216,7 @@ PROFILES: Final[Mapping[ProfileName, Profile]] = MappingProxyType(
         )
     }
 )
-"""Every kind of certificate that we issue. Nothing else is signed."""
+"""Every kind of certificate that we issue. Nothing else is signed by our own CA keys."""
 
 
 def assurance_policies(arc: str, *, assurance: int, key_tier: int | None) -> tuple[str, ...]:

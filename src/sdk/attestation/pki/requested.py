@@ -24,6 +24,9 @@ _EXTENSION_REQUEST: Final = "1.2.840.113549.1.9.14"
 _SUBJECT_ALT_NAME: Final = "2.5.29.17"
 _UTF8_STRING: Final = 0x0C
 _PRINTABLE_STRING: Final = 0x13
+_IA5_STRING: Final = 0x16
+_IA5_ATTRIBUTES: Final = ("0.9.2342.19200300.100.1.25", "1.2.840.113549.1.9.1")
+"""domainComponent and emailAddress, which are IA5String and nothing else (RFC 5280, A.1)."""
 _MAX_ATTRIBUTES: Final = 16
 _MAX_NAMES: Final = 64
 _EMAIL, _DNS, _URI, _IP = 0x81, 0x82, 0x86, 0x87
@@ -37,13 +40,17 @@ class RequestedNames:
         subject: Pairs of OID and text, as written.
         dns_names: In the order of the request, likewise the next.
         ip_addresses: In their one spelling.
-        others: Kinds of names beside these: `email`, `uri`, or a tag like `0xa4`.
+        uris: In the order of the request, likewise the next.
+        emails: Addresses.
+        others: Kinds of names beside DNS names and addresses: `email`, `uri`, or a tag like `0xa4`.
         extensions: OIDs of requested extensions beside subjectAltName.
     """
 
     subject: tuple[tuple[str, str], ...]
     dns_names: tuple[str, ...] = ()
     ip_addresses: tuple[str, ...] = ()
+    uris: tuple[str, ...] = ()
+    emails: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
 
@@ -60,7 +67,7 @@ def requested_names(parts: RequestParts) -> RequestedNames:
             attribute of the request other than one extensionRequest, or an extension twice is malformed here.
     """
     subject = _subject(parts.subject)
-    extensions = _extensions(parts.attributes)
+    extensions = requested_extensions(parts)
     alternatives = extensions.pop(_SUBJECT_ALT_NAME, None)
     names = RequestedNames(subject=subject, extensions=tuple(extensions))
     return names if alternatives is None else _with_alternatives(names, alternatives)
@@ -79,17 +86,17 @@ def _subject(raw: bytes) -> tuple[tuple[str, str], ...]:
             value = der.element(raw, kind.stop, pair.stop)
             if value.stop != pair.stop:
                 raise MalformedEvidence("subject: bytes behind an attribute")
-            found.append((der.oid(raw, kind), _text(raw, value)))
+            found.append((der.oid(raw, kind), _text(raw, value, der.oid(raw, kind))))
             if len(found) > _MAX_ATTRIBUTES:
                 raise MalformedEvidence(f"subject: more than {_MAX_ATTRIBUTES} attributes")
     return tuple(found)
 
 
-def _text(raw: bytes, value: der.Element) -> str:
+def _text(raw: bytes, value: der.Element, oid: str) -> str:
     """Return a string of a type that every reader reads alike."""
     content = raw[value.start : value.stop]
     try:
-        if value.tag == _PRINTABLE_STRING:
+        if value.tag == (_IA5_STRING if oid in _IA5_ATTRIBUTES else _PRINTABLE_STRING):
             return content.decode("ascii")
         if value.tag == _UTF8_STRING:
             return content.decode("utf-8")
@@ -98,8 +105,13 @@ def _text(raw: bytes, value: der.Element) -> str:
     raise MalformedEvidence(f"subject: a value of tag 0x{value.tag:02x}")
 
 
-def _extensions(attributes: bytes) -> dict[str, bytes]:
-    """Return OID -> content of each requested extension."""
+def requested_extensions(parts: RequestParts) -> dict[str, bytes]:
+    """Return OID -> content of each extension that a request asks for.
+
+    Raises:
+        MalformedEvidence: The only way to fail, as of `requested_names`.
+    """
+    attributes = parts.attributes
     if not attributes:
         return {}
     outer = der.only(attributes, der.SEQUENCE, "request: attributes")
@@ -134,25 +146,39 @@ def _with_alternatives(names: RequestedNames, raw: bytes) -> RequestedNames:
     outer = der.only(raw, der.SEQUENCE, "subjectAltName")
     dns_names: list[str] = []
     addresses: list[str] = []
+    uris: list[str] = []
+    emails: list[str] = []
     others: list[str] = []
     for count, each in enumerate(der.elements(raw, outer.start, outer.stop)):
         if count >= _MAX_NAMES:
             raise MalformedEvidence(f"subjectAltName: more than {_MAX_NAMES} names")
         content = raw[each.start : each.stop]
         if each.tag == _DNS:
-            if not content.isascii():
-                raise MalformedEvidence("subjectAltName: a DNS name that is not ASCII")
-            dns_names.append(content.decode("ascii"))
+            dns_names.append(_ascii(content, "a DNS name"))
         elif each.tag == _IP:
             if len(content) not in (4, 16):
                 raise MalformedEvidence(f"subjectAltName: an address of {len(content)} bytes")
             addresses.append(str(ipaddress.ip_address(content)))
+        elif each.tag == _URI:
+            uris.append(_ascii(content, "a URI"))
+            others.append("uri")
+        elif each.tag == _EMAIL:
+            emails.append(_ascii(content, "an address of e-mail"))
+            others.append("email")
         else:
-            others.append({_EMAIL: "email", _URI: "uri"}.get(each.tag, f"0x{each.tag:02x}"))
+            others.append(f"0x{each.tag:02x}")
     return RequestedNames(
         subject=names.subject,
         dns_names=tuple(dns_names),
         ip_addresses=tuple(addresses),
+        uris=tuple(uris),
+        emails=tuple(emails),
         others=tuple(others),
         extensions=names.extensions,
     )
+
+
+def _ascii(content: bytes, what: str) -> str:
+    if not content.isascii():
+        raise MalformedEvidence(f"subjectAltName: {what} that is not ASCII")
+    return content.decode("ascii")
