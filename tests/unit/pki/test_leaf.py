@@ -299,3 +299,20 @@ def test_a_signature_of_another_key_is_no_certificate() -> None:
     ca, _ = hsm_ca()
     with pytest.raises(SignatureInvalid):
         make_leaf(judged(), serial=SERIAL, ca=ca, key=key_of("ecdsa-p384", "stranger"))
+
+
+def test_each_word_stands_in_a_certificate() -> None:
+    """As the library reads it: each bit of KeyUsage, each purpose."""
+    for word, said in USAGES.items():
+        is_ca = word in ("cert sign", "crl sign")
+        beside = ("key agreement",) if "only" in word else ()
+        made = signed(judged(usages=(word, *beside), is_ca=is_ca))
+        if said in key_purposes((word,), is_ca=is_ca).purposes:
+            purposes = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+            assert [p.dotted_string for p in purposes] == [said]
+        else:
+            found = made.extensions.get_extension_for_class(x509.KeyUsage).value
+            bit = {"signing": "digital_signature", "cert sign": "key_cert_sign"}.get(
+                word, word.replace(" ", "_")
+            )
+            assert getattr(found, bit)

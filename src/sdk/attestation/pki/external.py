@@ -5,7 +5,6 @@ one signature, and a comparison of what was signed with what was linted. Their p
 `profiles.PROFILES`: no CA of the service ever signs one, and the linter says so.
 """
 
-# Algorithms for: ca-key
 from __future__ import annotations
 
 from dataclasses import dataclass, field

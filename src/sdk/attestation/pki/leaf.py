@@ -6,7 +6,7 @@ that they have it. Two things are not refused but shortened: a certificate never
 duration lives as long as the issuer lets it, at most 90 days.
 """
 
-# Algorithms for: ca-key, certified-key
+# Algorithms for: proof-of-possession
 from __future__ import annotations
 
 import hashlib

@@ -19,7 +19,7 @@ DEFAULT_USAGES: Final = ("digital signature", "key encipherment")
 _KEY_USAGE: Final[Mapping[str, str]] = {
     "signing": "digital_signature",
     "digital signature": "digital_signature",
-    "content commitment": "content_commitment",
+    "content commitment": "non_repudiation",
     "key encipherment": "key_encipherment",
     "key agreement": "key_agreement",
     "data encipherment": "data_encipherment",
