@@ -19,6 +19,7 @@ import cbor2
 import httpcore
 import httpx
 from cbor2 import CBORTag
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_crl
@@ -87,6 +88,7 @@ from attestation.errors import (
     PolicyInvalid,
     QueryInvalid,
     RequestInvalid,
+    RequestRefused,
     ResultTokenRejected,
     TPMResponseError,
     Unauthenticated,
@@ -111,11 +113,14 @@ from attestation.keys.uri import parse_key_uri
 from attestation.machines.labels import parse_selector, told
 from attestation.machines.names import canonical_address, canonical_hostname, canonical_interface, names_of
 from attestation.node_csr import verify_csr
+from attestation.pki.leaf import LeafAsked, LeafPolicy, Refusal, judge_leaf
+from attestation.pki.leaf_names import NameRules
 from attestation.pki.lint import lint
 from attestation.pki.ocsp import MAX_REQUEST_BYTES, parse_ocsp_request
 from attestation.pki.profiles import ProfileName
 from attestation.pki.request import MAX_CSR_BYTES, parse_csr, read_request
 from attestation.pki.requested import requested_names
+from attestation.pki.usages import USAGES
 from attestation.reference import compose, diff, identifier, parse_policy
 from attestation.reference.attestation_policy import BACKENDS, policy_of
 from attestation.reference.cel_rules import broken, compiled
@@ -203,7 +208,8 @@ from tests.fixtures.queries import CATALOG
 from tests.fixtures.query_corpus import INVALID, VALID
 from tests.unit.appraisal.node_csr_kit import AT as REQUESTED_AT
 from tests.unit.audit import log_kit
-from tests.unit.pki.certificate_kit import ca_of, leaf_key, pem_of, request_of
+from tests.unit.pki.certificate_kit import leaf_key, pem_of, request_of
+from tests.unit.pki.leaf_kit import csr, hsm_ca
 from tests.unit.sealing import seal_kit
 from tests.vectors import OWN, SHARED, forge
 from tests.vectors import node_csr as requests
@@ -289,6 +295,28 @@ def requested(data: bytes) -> None:
         names = requested_names(read_request(data))
         assert len(names.subject) <= 16
         assert len(names.dns_names) + len(names.ip_addresses) + len(names.others) <= 64
+
+
+_LEAF_CA: Final = hsm_ca()[0]
+_LEAF_REQUESTS: Final = (
+    csr(x509.SubjectAlternativeName([x509.DNSName("*.a.example"), x509.UniformResourceIdentifier("urn:a:b")])),
+    csr((x509.BasicConstraints(ca=True, path_length=0), True)),
+)
+_LEAF_POLICY: Final = LeafPolicy(
+    max_duration=timedelta(days=90), usages=frozenset(USAGES), allow_ca=True, max_path_length=0, names=NameRules()
+)
+
+
+def leaf(data: bytes) -> None:
+    """`judge_leaf`: a request is refused with a word, or has names and a key that a certificate can carry."""
+    for is_ca in (False, True):
+        wanted = LeafAsked(request=data, usages=(), is_ca=is_ca, duration=None)
+        try:
+            content = judge_leaf(wanted, _LEAF_POLICY, ca=_LEAF_CA, at=_LEAF_CA.not_before)
+        except RequestRefused as e:
+            assert e.reason in {*Refusal}
+        else:
+            assert content.subject.rdns or content.alternative_names
 
 
 # ---------------------------------------------------------------- bodies
@@ -1711,6 +1739,7 @@ TARGETS: Final[dict[str, Target]] = {
         2100,
     ),
     "node_csr": Target(node_csr_container, _node_requests, 8192),
+    "leaf": Target(leaf, lambda: [*(each.csr_der for each in _GOOD_REQUESTS.values()), *_LEAF_REQUESTS], 2048),
     "requested_names": Target(requested, lambda: [each.csr_der for each in _GOOD_REQUESTS.values()], 2048),
     "key_certification": Target(ek_certification, _certifications, 2600),
     "node_key": Target(node_key, _node_keys, 2600),

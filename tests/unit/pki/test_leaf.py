@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from datetime import timedelta
 from ipaddress import ip_address
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
@@ -17,6 +19,7 @@ from attestation.errors import CertificateNotConformant, RequestRefused, Signatu
 from attestation.pki.content import Algorithm
 from attestation.pki.leaf import INVALID, LeafContent, LeafPolicy, Refusal, judge_leaf, make_leaf
 from attestation.pki.leaf_names import NameRules
+from attestation.pki.request import read_request
 from attestation.pki.usages import USAGES, key_purposes
 from tests.unit.pki.certificate_kit import ADDRESS, ALGORITHMS, AT, leaf_key, pem_of, spki_of
 from tests.unit.pki.leaf_kit import EVERYTHING, POLICY, SERIAL, SUBJECT, asked, csr, hsm_ca, judged, named
@@ -87,6 +90,7 @@ def test_a_certificate_says_what_was_asked_for(algorithm: Algorithm) -> None:
         "email:shop@example.com",
     )
     assert (content.is_ca, content.spki) == (False, spki_of(leaf_key()))
+    assert content.spki_sha256 == hashlib.sha256(content.spki).hexdigest()
     made = signed(content, algorithm)
     ca = hsm_ca(algorithm)[0]
     made.verify_directly_issued_by(x509.load_der_x509_certificate(ca.certificate))
@@ -249,11 +253,21 @@ def test_a_subject_is_certified_as_it_was_written() -> None:
     first, second = (
         der.write(der.SEQUENCE, der.write_oid("2.5.4.11") + der.write(0x0C, text)) for text in (b"b", b"a")
     )
-    good = csr(subject=both)
-    disordered = good.replace(second + first, first + second)
-    assert disordered != good
-    # The signature is over other bytes now, and that is found first: both stand between it and a certificate.
-    refused(Refusal.NOT_ITS_KEY, "not signed by", disordered)
+    refused(Refusal.NAME_INVALID, "one form", resigned(csr(subject=both), second + first, first + second))
+    printable = resigned(csr(), b"\x0c\x10shop.example.com", b"\x13\x10shop@example.com")
+    refused(Refusal.NAME_INVALID, "no certificate can carry", printable)
+    email = x509.Name([x509.NameAttribute(NameOID.EMAIL_ADDRESS, "a@example.com")])
+    assert signed(judged(csr(subject=email))).subject == email
+
+
+def resigned(request: bytes, old: bytes, new: bytes) -> bytes:
+    """Return a request with *old* replaced by *new*, of the same length, signed by its key anew."""
+    info = read_request(request).request_info
+    assert old in info
+    info = info.replace(old, new)
+    signature = leaf_key().sign(info, ec.ECDSA(hashes.SHA256()))
+    algorithm = bytes.fromhex("300a06082a8648ce3d040302")
+    return der.write(der.SEQUENCE, info + algorithm + der.write(der.BIT_STRING, b"\0" + signature))
 
 
 def test_durations() -> None:
