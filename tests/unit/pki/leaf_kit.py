@@ -47,7 +47,12 @@ CA_NAME: Final = named((NameOID.COMMON_NAME, "Cluster CA"))
 def hsm_ca(algorithm: Algorithm = "ecdsa-p384", **how: Any) -> tuple[IssuingCA, SigningKey]:
     """Return a CA of a cluster and its key."""
     key = key_of(algorithm, "hsm")
-    given = {"duration": timedelta(days=365), "path_length": 1, "at": AT, "subject": CA_NAME} | how
+    given: dict[str, Any] = {
+        "duration": timedelta(days=365),
+        "path_length": 1,
+        "at": AT,
+        "subject": CA_NAME,
+    } | how
     return read_ca(make_ca(spki=spki_of(key), key=key, serial=SERIAL, **given), at=AT), key
 
 

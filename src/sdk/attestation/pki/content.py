@@ -84,6 +84,11 @@ class CertificateContent:
         """What certificates of its kind say."""
         return self.profile if isinstance(self.profile, Profile) else PROFILES[self.profile]
 
+    @property
+    def profile_name(self) -> str:
+        """The name of its kind, as records have it."""
+        return str(self.rules.name)
+
 
 def serial_of(entropy: bytes) -> int:
     """Return a serial number: 20 bytes, the first from 01 to 7f, so that it is positive and always of one length.

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from attestation.pki.names import KUBERNETES_PREFIX
 from attestation.pki.requested import COMMON_NAME, RequestedNames
@@ -23,7 +22,13 @@ HOST: Final = re.compile(
 """A host name in lower case; its first label may be the wildcard."""
 
 MAX_URI_CHARACTERS: Final = 2048
-_URI: Final = re.compile(r"[a-z][a-z0-9+.-]*:[!-~]+")
+_URI: Final = re.compile(
+    r"[a-z][a-z0-9+.-]*:(?=.)"
+    r"(//([\w.~!$&'()*+,;=:@%-]*@)?(\[[0-9a-fA-F:.]+\]|[\w.~!$&'()*+,;=%-]*)(:[0-9]+)?(?=[/?#]|\Z))?"
+    r"[\w.~:/?#@!$&'()*+,;=%-]*",
+    re.ASCII,
+)
+"""Absolute, of the characters of RFC 3986; brackets around an address only."""
 _EMAIL: Final = re.compile(r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@(?P<host>[^@]+)")
 _COUNTRY: Final = "2.5.4.6"
 _BOUNDS: Final[Mapping[str, int]] = {
@@ -90,15 +95,7 @@ def _attribute(oid: str, text: str) -> str | None:
 
 
 def _is_uri(text: str) -> bool:
-    return len(text) <= MAX_URI_CHARACTERS and _URI.fullmatch(text) is not None and _splits(text)
-
-
-def _splits(text: str) -> bool:
-    try:
-        urlsplit(text)
-    except ValueError:
-        return False
-    return True
+    return len(text) <= MAX_URI_CHARACTERS and _URI.fullmatch(text) is not None
 
 
 def _email_host(text: str) -> str | None:

@@ -337,7 +337,7 @@ def _cross_row(issuer_id: str, content: CertificateContent, at: datetime) -> Iss
     return Issuance(
         serial=serial_text(content.serial),
         issuer_id=issuer_id,
-        profile=content.profile.value,
+        profile=content.profile_name,
         state="reserved",
         machine_id=None,
         subject=content.subject.rfc4514_string(),

@@ -281,7 +281,7 @@ def sign_content(
     rehearsed = rehearse(content, algorithm)
     findings = lint(rehearsed, content, ca.der if ca is not None else None)
     if findings:
-        log.error("ca.not_conformant", profile=content.profile.value, findings=list(findings))
+        log.error("ca.not_conformant", profile=content.profile_name, findings=list(findings))
         raise CertificateNotConformant("what was about to be signed breaks a rule of its profile")
     signed = make_certificate(content, key)
     check_signed(signed, rehearsed=rehearsed, issuer=key.public_key())
