@@ -254,7 +254,11 @@ def test_a_subject_is_certified_as_it_was_written() -> None:
     first, second = (
         der.write(der.SEQUENCE, der.write_oid("2.5.4.11") + der.write(0x0C, text)) for text in (b"b", b"a")
     )
-    refused(Refusal.NAME_INVALID, "no certificate can carry", resigned(csr(subject=both), second + first, first + second))
+    refused(
+        Refusal.NAME_INVALID,
+        "no certificate can carry",
+        resigned(csr(subject=both), second + first, first + second),
+    )
     printable = resigned(csr(), b"\x0c\x10shop.example.com", b"\x13\x10shop@example.com")
     refused(Refusal.NAME_INVALID, "no certificate can carry", printable)
     email = x509.Name([x509.NameAttribute(NameOID.EMAIL_ADDRESS, "a@example.com")])
