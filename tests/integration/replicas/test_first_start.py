@@ -57,7 +57,7 @@ def ended(service: ServiceProcess) -> str:
     """Return what a process said that refused to serve."""
     process = service._process
     assert process is not None
-    assert process.wait(60) != 0
+    assert process.wait(240) != 0
     told = service.log()
     assert "service.unusable" in told
     assert (
