@@ -7,8 +7,9 @@ from typing import get_args
 
 from prometheus_client import CollectorRegistry
 
-from attestation.api.runs import BACKENDS, DeviceCode
+from attestation.api.runs import DeviceCode
 from attestation.errors import DEVICE_FAULTS
+from attestation.runs import BACKENDS
 from attestation_operator.runs.agent import MAX_RUNS, AgentMetrics, Outcome
 from attestation_operator.runs.agent_devices import DEVICES, ChallengeRefused
 from tests.docs.pages import text

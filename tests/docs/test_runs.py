@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 from attestation.appraisal.appraise import EVIDENCE
 from attestation.appraisal.assurance import ASSURANCE, GUEST
 from attestation.appraisal.ruled import RULE
 from attestation.results import Check, tpm_checks
+from attestation.runs import CheckSource
 from attestation_service.runs.codes import CODES, MACHINE
 from tests.docs.pages import text
 
@@ -23,3 +25,9 @@ def test_each_check_stands_beside_its_code() -> None:
     assert {each.name: CODES[each.name] for each in named if each.name in told} == {
         name: code for name, code in told.items() if name in {each.name for each in named}
     }
+
+
+def test_each_source_is_explained() -> None:
+    """What a check compares with, word by word."""
+    _, _, section = text("docs/protocol/runs.md").partition("### Sources")
+    assert tuple(re.findall(r"^\| `([a-z]+)` \|", section, flags=re.MULTILINE)) == get_args(CheckSource)

@@ -42,6 +42,8 @@ from attestation.machines import (
     event_named,
 )
 from attestation.reference.cel_rules import MAX_EXPRESSION, broken, compiled
+from attestation.runs import Backend as RunBackend
+from attestation.runs import Verdict as RunVerdict
 from attestation.store import OutboxEvent, RateLimit, Store, Tx
 from attestation.store.sql import Executor, Prepared
 from attestation.wire import canonical_json
@@ -88,6 +90,8 @@ __all__ = [
     "Route",
     "Router",
     "Rule",
+    "RunBackend",
+    "RunVerdict",
     "Sealed",
     "Status",
     "Store",

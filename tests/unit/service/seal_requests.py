@@ -42,7 +42,12 @@ def result_spec(run: dict[str, Any], attempt: dict[str, Any]) -> dict[str, Any]:
             "quote": found["quote"],
             "signature": found["signature"],
             "evidence": [
-                {"mediaType": each["media_type"], "sha256": each["sha256"], "size": each["size"]}
+                {
+                    "mediaType": each["media_type"],
+                    "sha256": each["sha256"],
+                    "size": each["size"],
+                    "url": each["url"],
+                }
                 for each in found["evidence"]
             ]
             or None,
@@ -51,6 +56,7 @@ def result_spec(run: dict[str, Any], attempt: dict[str, Any]) -> dict[str, Any]:
             "checks": [without_none(each) for each in found["checks"]] or None,
             "tcb": tcb and without_none(tcb),
             "attestationResult": found["attestation_result"],
+            "verifierNotes": found["notes"],
         }
     )
 

@@ -17,7 +17,7 @@ from attestation.report_data import run_nonce
 from attestation.store import RateLimit, RunBlob, Tx
 from attestation.wire import b64decode, b64encode
 from attestation_service.process import maintenance
-from attestation_service.runs import asked, evidence, handlers
+from attestation_service.runs import attempts, evidence, handlers
 from tests.unit.service.conftest import OPERATOR, Service, Starter
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.realm import a_key
@@ -117,7 +117,12 @@ async def test_what_is_kept_is_what_was_posted(service: Service) -> None:
     assert json.loads(blob.content) == value
     assert hashlib.sha256(blob.content).hexdigest() == blob.sha256
     assert found["evidence"] == [
-        {"media_type": blob.media_type, "sha256": blob.sha256, "size": len(blob.content)}
+        {
+            "media_type": blob.media_type,
+            "sha256": blob.sha256,
+            "size": len(blob.content),
+            "url": f"{service.resources.settings.service_url}/api/v1/runs/{UID}/bundle?cluster_id=default",
+        }
     ]
 
 
@@ -442,9 +447,29 @@ async def test_no_node_takes_the_others_their_turn(service: Service) -> None:
     other = of_agent(service, "w-2", "uid-of-w-2")
     await opened(service, opening(service, node_name="w-2", node_uid="uid-of-w-2"), "uid-2")
     assert (await ask(service, "GET", "uid-2/challenge", as_=other)).status_code == 200
-    body: dict[str, Any] = {"challenge_id": "0" * 32, "unavailable": {"code": "device-busy", "detail": "x"}}
-    answers = [await posted(service, body) for _ in range(61)]
+    assert (await ask(service, "GET", "none/challenge", as_=other)).status_code == 404
+
+
+@pytest.mark.threat("T265")
+async def test_no_namespace_takes_another_its_turn_on_a_node(service: Service) -> None:
+    """Whose runs ask a node without end are refused alone: the node still answers those of other namespaces."""
+    await admitted(service)
+    for name in ("many", "seed"):
+        await opened(service, opening(service, namespace=name), f"uid-{name}")
+    answers = [await ask(service, "GET", "uid-many/challenge", as_=of_agent(service)) for _ in range(121)]
+    assert [each.status_code for each in answers] == [200] * 120 + [429]
+    assert (await ask(service, "GET", "uid-seed/challenge", as_=of_agent(service))).status_code == 200
+    unknown: dict[str, Any] = {
+        "challenge_id": "0" * 32,
+        "unavailable": {"code": "device-busy", "detail": "x"},
+    }
+    answers = [await posted(service, unknown, "uid-many") for _ in range(61)]
     assert [each.status_code for each in answers] == [404] * 60 + [429]
+    # What is about no run of this node counts by itself too: it takes nothing from those that are.
+    answers = [await posted(service, unknown, "uid-none") for _ in range(61)]
+    assert [each.status_code for each in answers] == [404] * 60 + [429]
+    mine = {**unknown, "challenge_id": (await challenged(service, "uid-seed"))["id"]}
+    assert (await posted(service, mine, "uid-seed")).status_code == 202
 
 
 # ---------------------------------------------------------------- what a node may not say
@@ -601,7 +626,7 @@ async def test_a_run_that_cannot_be_written_is_not_opened(
         raise StoreUnavailable("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(asked, "new_attempt", fail)
+        patched.setattr(attempts, "new_attempt", fail)
         assert (await ask(service, "PUT", UID, opening(service))).status_code == 503
     assert code_of(await ask(service, "GET", UID)) == "run-unknown"
     assert (await opened(service, opening(service)))["attempt"] == 1

@@ -6,17 +6,24 @@ import copy
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
+from attestation.appraisal import KINDS
+from attestation.appraisal.appraise import EVIDENCE, POLICY
+from attestation.appraisal.assurance import ASSURANCE, GUEST
+from attestation.appraisal.ruled import RULE
 from attestation.errors import MachineChanged
+from attestation.evidence import dcap
+from attestation.evidence.sev_snp.report import REPORT_BYTES
 from attestation.machines import Role
 from attestation.report_data import report_data
+from attestation.runs import Backend
 from attestation.store import Tx
 from attestation.wire import b64decode, b64encode
-from attestation_service.runs import evidence
+from attestation_service.runs import backends, codes, evidence
 from attestation_service.runs.judging import Judged
 from attestation_service.settings import Settings
 from attestation_testing.event_logs import BootOptions, boot_log
@@ -26,6 +33,7 @@ from tests.unit.service.conftest import HeldClock, Service, Starter
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.run_requests import (
     NODE_UID,
+    UID,
     admitted,
     challenged,
     judged,
@@ -111,6 +119,43 @@ async def test_a_signature_that_does_not_hold_fails_whatever_the_policy(
     assert (found["verdict"], found["rejected"]) == ("failed", "signature-invalid")
     assert checks(found, "fail") == {"tpm-quote": "signature-invalid"}
     assert found["measurements"] == []
+
+
+async def test_people_and_programs_are_told_what_decided(service: Service) -> None:
+    """Who said what was expected, check by check; what kept it from verified, in words; where the evidence is kept."""
+    node = await admitted(service)
+    policy = pinning(node)
+    good = await judged(service, node, opening(service, policy, name="good"), "good")
+    assert good["notes"] is None
+    assert {each["source"] for each in good["checks"]} >= {"machine", "policy"}
+    node.pcrs[7] = bytes(32)
+    found = await judged(service, node, opening(service, policy))
+    sources = {each["id"]: each["source"] for each in found["checks"]}
+    assert None not in sources.values()
+    assert (sources["tpm-quote"], sources["pcr7"], sources["machine"]) == ("machine", "policy", "machine")
+    assert found["notes"] == f"pcr7: expected {policy['tpm']['pcrs']['7']}, found {'00' * 32}"
+    (blob,) = found["evidence"]
+    # As the route of operators is called; what it gives is the file that has these bytes (test_sealing).
+    assert (
+        blob["url"] == f"{service.resources.settings.service_url}/api/v1/runs/{UID}/bundle?cluster_id=default"
+    )
+
+
+def test_a_quote_of_any_backend_stands_in_a_result() -> None:
+    """Each is short enough for the kind in Kubernetes, which takes 64 KiB."""
+    longest = max(backends.MAX_MEMBER_BYTES, dcap.MAX_QUOTE_BYTES, REPORT_BYTES)
+    assert longest <= 64 << 10
+
+
+def test_each_check_of_a_run_says_what_it_compares_with() -> None:
+    """Those of each kind of evidence that a run may ask for, and those that every run has."""
+    kinds = [KINDS[backend.kind] for backend in backends.BACKENDS.values()]
+    names = {check.name for kind in kinds for check in kind.checks}
+    names |= {
+        each.name for each in (EVIDENCE, POLICY, ASSURANCE, GUEST, RULE, codes.MACHINE, codes.REFERENCE)
+    }
+    assert names - codes.SOURCES.keys() == set()
+    assert backends.BACKENDS.keys() == set(get_args(Backend))
 
 
 async def test_values_that_were_not_quoted_fail(service: Service) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from attestation.api.runs import RunDetail
+from attestation.runs import Reason
 from attestation_operator.objects import BUNDLE, RUN, SECURITY_EVENT, Key, Target
 from attestation_operator.runs.bundles import bundle_object, seal_request
 from attestation_operator.runs.events import Teller, ending_signals
-from attestation_operator.runs.objects import Reason, Run
+from attestation_operator.runs.objects import Run
 from attestation_operator.runs.results import result_object, spec_sha256
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.run_requests import (

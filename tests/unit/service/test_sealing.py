@@ -21,6 +21,7 @@ from attestation_service.process import maintenance
 from attestation_service.runs import sealing
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.run_requests import (
+    NODE_UID,
     UID,
     admitted,
     ask,
@@ -42,6 +43,7 @@ from tests.unit.service.seal_requests import (
     nothing_spec,
     proven,
     put,
+    result_spec,
     sealing_of,
     wanted,
 )
@@ -405,6 +407,50 @@ async def test_who_writes_the_row_has_no_broken_file_kept(service: Service) -> N
     last = await onward(service)
     assert (last["phase"], last["failures"][-1]["reason"]) == ("Logged", "run-differs")
     assert not archived(service).exists()
+
+
+ELSEWHERE: dict[str, tuple[str, str]] = {
+    "another node": ("node_name = 'w-9'", "node_name = 'w-1'"),
+    "an earlier node": ("node_uid = 'another'", f"node_uid = '{NODE_UID}'"),
+    "another run": ("name = 'other'", "name = 'check-w-1'"),
+    "another namespace": ("namespace = 'other'", "namespace = 'seed'"),
+    "another source": ("policy_source = 'inline'", "policy_source = 'ref'"),
+    "another nonce": ("nonce = 'of somebody else'", "nonce = NULL"),
+    "a later end": ("deadline = deadline + 1000000", "deadline = deadline - 1000000"),
+}
+
+
+@pytest.mark.threat("T280")
+@pytest.mark.parametrize("which", ELSEWHERE)
+async def test_a_verdict_of_another_run_is_not_sealed(start: Starter, which: str) -> None:
+    """Who writes another node, say, into the row while evidence is judged, and takes it back, has nothing sealed.
+
+    Nor does the controller get that verdict: the result names the run that it was made for.
+    """
+    service = await serving(start)
+    node = await admitted(service, "w-9" if which == "another node" else "w-1")
+    agent = {"another node": {"name": "w-9"}, "an earlier node": {"uid": "another"}}.get(which, {})
+    during, before = ELSEWHERE[which]
+
+    def write(change: str) -> None:
+        with contextlib.closing(sqlite3.connect(service.directory / "machines.db")) as db, db:
+            db.execute(f"UPDATE runs SET {change}")
+
+    await opened(service, opening(service, pinning(node)))
+    write(during)
+    answer = await posted(service, quoted(node, await challenged(service, **agent)), **agent)
+    assert answer.status_code == 202
+    run = await detail(service)
+    assert run["attempts"][-1]["result"]["verdict"] == "verified"
+    write(before)
+    refused = await ask(service, "GET", UID)
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:itl:problem:run-differs")
+    asked_for = opening(service)
+    run |= {name: asked_for[name] for name in ("namespace", "name", "node_name", "node_uid")}
+    run |= {"policy_source": "ref"}
+    refused = await put(service, sealing_of(run, result_spec(run, run["attempts"][-1])))
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:itl:problem:run-differs")
+    assert not [each for each in await service.audit() if each["action"] == "run_sealed"]
 
 
 async def test_an_event_that_names_another_result_is_not_sealed(service: Service) -> None:

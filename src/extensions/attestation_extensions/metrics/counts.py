@@ -22,6 +22,8 @@ from attestation.extension import (
     Executor,
     ExtensionEvent,
     Prepared,
+    RunBackend,
+    RunVerdict,
     Status,
     Tx,
     from_micros,
@@ -43,8 +45,8 @@ OBSERVED: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
         "status": frozenset(Status),
     },
     "runs_judged": {
-        "backend": frozenset({"tpm", "sev-snp", "tdx"}),
-        "verdict": frozenset({"verified", "failed", "indeterminate"}),
+        "backend": frozenset(get_args(RunBackend)),
+        "verdict": frozenset(get_args(RunVerdict)),
     },
     "webhook_deliveries": {
         "event_type": _ANY_EVENT,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from attestation.errors import RequestInvalid
+from attestation.runs import BACKENDS
 from attestation_cli.plugin import (
     FILE_PATH,
     Column,
@@ -27,7 +28,6 @@ from attestation_operator.commands.place import Asked, Place, ask, in_cluster
 if TYPE_CHECKING:
     from attestation_operator.objects import Raw
 
-BACKENDS: Final = ("tpm", "sev-snp", "tdx")
 MAX_POLICY_BYTES: Final = 1 << 20
 MAX_NAME: Final = 246
 """Longest name of a run: that of its Result is longer by seven."""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from attestation.runs import SealPhase, SealStage
 from attestation_operator.crds.parts import (
     IMMUTABLE,
     URL,
@@ -22,7 +23,6 @@ from attestation_operator.crds.parts import (
     listed,
 )
 
-BundlePhase = Literal["Pending", "Signed", "Logged", "Sealed", "Failed"]
 SignatureMode = Literal["service-key", "ed25519-dev", "fulcio-keyless", "openbao-transit", "dual"]
 Hash = Annotated[Bytes, Field(max_length=64)]
 RekorHash = Annotated[str, Field(max_length=128)]
@@ -93,9 +93,7 @@ class WormRef(Part):
 class BundleFailure(Part):
     """What kept a stage from its end; it is tried again."""
 
-    stage: Annotated[str, Field(min_length=1, max_length=64)] = Field(
-        description="Signed, Logged or Archived"
-    )
+    stage: SealStage = Field(description="Which one")
     reason: Annotated[str, Field(max_length=64)] | None = Field(default=None, description="For programs")
     detail: Text | None = Field(default=None, description="For people")
     timestamp: Instant = Field(description="When")
@@ -104,7 +102,7 @@ class BundleFailure(Part):
 class BundleStatus(Part):
     """How far the seal is."""
 
-    phase: BundlePhase | None = Field(default=None, description="Sealed: signed, logged and archived")
+    phase: SealPhase | None = Field(default=None, description="Sealed: signed, logged and archived")
     statement_digest: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$", max_length=71)] | None = Field(
         default=None, description="Of the in-toto statement"
     )

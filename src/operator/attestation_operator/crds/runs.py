@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from attestation.api.attestation_policy import AttestationPolicySpec
-from attestation.api.runs import Backend, CallerNonce, CheckOutcome, PolicySource, RunVerdict
+from attestation.api.runs import CallerNonce, CheckOutcome
+from attestation.runs import Backend, CheckSource, PolicySource, Reason, Verdict
 from attestation_operator.crds.parts import (
     IMMUTABLE,
     UID,
@@ -94,7 +95,7 @@ class RunStatus(Part):
     """How far the run is; written by the controller alone."""
 
     phase: Phase | None = Field(default=None, description="Empty until the controller saw it")
-    verdict: RunVerdict | None = Field(default=None, description="As the service judged")
+    verdict: Verdict | None = Field(default=None, description="As the service judged")
     start_time: Instant | None = Field(default=None, description="When the controller took it up")
     deadline: Instant | None = Field(default=None, description="startTime and timeout")
     completion_time: Instant | None = Field(default=None, description="When it ended")
@@ -113,8 +114,7 @@ class RunStatus(Part):
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
         default=(),
         description="Accepted, EvidenceReceived, Judged, Sealed, EventsEmitted, Failed; reasons of Failed: "
-        "PolicyNotFound, PolicyInvalid, NodeNotFound, DeviceUnavailable, EvidenceRejected, VerdictFailed, AgentAbsent, "
-        "DeadlineExceeded",
+        + ", ".join(Reason),
         json_schema_extra=listed("type"),
     )
 
@@ -139,7 +139,10 @@ class ResultBlob(Part):
     media_type: MediaType = Field(description="What it is")
     sha256: Digest = Field(description="Of its bytes")
     size: Size = Field(description="Of its bytes")
-    url: URL | None = Field(default=None, description="Where it is kept")
+    url: URL | None = Field(
+        default=None,
+        description="Where it is kept: the sealed bundle of the run, one of whose lines has its bytes",
+    )
 
 
 class Measurement(Part):
@@ -163,9 +166,7 @@ class ResultCheck(Part):
     )
     expected: Text | None = Field(default=None, description="What was expected")
     actual: Text | None = Field(default=None, description="What was found")
-    source: Annotated[str, Field(max_length=256)] | None = Field(
-        default=None, description="Who says what was expected"
-    )
+    source: CheckSource | None = Field(default=None, description="Who says what is expected")
 
 
 class ResultTcb(Part):
@@ -201,7 +202,7 @@ class ResultSpec(Part):
         description="Of the challenge that was answered"
     )
     quote: Annotated[Bytes, Field(max_length=MAX_QUOTE)] | None = Field(
-        default=None, description="As hardware made it; above 64 KiB only its digest stands in `evidence`"
+        default=None, description="As hardware made it"
     )
     signature: Annotated[Bytes, Field(max_length=MAX_QUOTE)] | None = Field(
         default=None, description="Over the quote; absent where it is inside of it"
@@ -212,7 +213,7 @@ class ResultSpec(Part):
     measurements: Annotated[tuple[Measurement, ...], Field(max_length=64)] = Field(
         default=(), description="What hardware measured", json_schema_extra=listed("slot")
     )
-    verdict: RunVerdict = Field(description="verified, failed or indeterminate")
+    verdict: Verdict = Field(description="verified, failed or indeterminate")
     checks: Annotated[tuple[ResultCheck, ...], Field(max_length=512)] = Field(
         default=(), description="Each check with what was expected and found"
     )

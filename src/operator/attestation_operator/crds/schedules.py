@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from attestation.api.runs import Backend
+from attestation.runs import Backend
 from attestation_operator.crds.parts import (
     Condition,
     Duration,

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from attestation.api.node import EvidenceItem
-from attestation.api.runs import BACKENDS, Backend, DeviceUnavailable, RunChallenge, RunEvidence
+from attestation.api.runs import DeviceUnavailable, RunChallenge, RunEvidence
 from attestation.errors import (
     AttestationError,
     ChallengeUsed,
@@ -31,6 +31,7 @@ from attestation.errors import (
     Unknown,
 )
 from attestation.report_data import run_nonce
+from attestation.runs import BACKENDS, Backend
 from attestation.wire import b64decode
 from attestation_operator.objects import RUN, Key, Raw, clipped
 from attestation_operator.runs.agent_devices import DEVICES, ChallengeRefused, nonce_of

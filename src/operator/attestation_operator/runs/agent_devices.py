@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from attestation.api.node import EvidenceItem
-from attestation.api.runs import Backend, RunChallenge
+from attestation.api.runs import RunChallenge
 from attestation.device import TEE, AKType, NodeTPM, Quote
 from attestation.device.guest_ioctl import GuestDevice, first_that_answers
 from attestation.device.tsm import TsmReport
 from attestation.errors import DeviceError, MalformedEvidence, TEEDeviceError
 from attestation.report_data import report_data
+from attestation.runs import Backend
 from attestation.tpm import PCRSelection
 from attestation.wire import b64decode, b64encode, canonical_json
 

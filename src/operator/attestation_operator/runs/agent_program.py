@@ -10,8 +10,8 @@ import contextlib
 import signal
 from typing import Any, Final
 
-from attestation.api.runs import BACKENDS
 from attestation.clock import Clock
+from attestation.runs import BACKENDS
 from attestation_operator.cluster import KubernetesCluster, config_from
 from attestation_operator.errors import TokenMissing
 from attestation_operator.health import Fact, Health

@@ -15,10 +15,11 @@ from pydantic import ValidationError
 from attestation.api.runs import RunDetail, RunOpen
 from attestation.errors import PolicyInvalid
 from attestation.reference.attestation_policy import policy_of
+from attestation.runs import Reason
 from attestation_operator.crds.runs import RunSpec
 from attestation_operator.durations import parse_duration
 from attestation_operator.objects import Key, Raw
-from attestation_operator.runs.objects import Reason, Run, Standing
+from attestation_operator.runs.objects import Run, Standing
 
 NO_GPU: Final = "gpu: no run collects evidence of a GPU, so nothing could meet it: leave the block out"
 """A machine that joins proves its GPUs; the three backends of a run ask processor and TPM alone."""

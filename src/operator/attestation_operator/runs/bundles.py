@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
 from attestation.api.runs import RunBundle, RunSeal, SealArchive, SealedObject, SealLogEntry
 from attestation.clock import rfc3339
+from attestation.runs import STAGES, SealPhase
 from attestation_operator.objects import BUNDLE, SECURITY_EVENT, Key, Raw, Target
 from attestation_operator.runs.events import ATTESTED
 from attestation_operator.runs.objects import said, with_conditions
 
-SEALED: Final = "Sealed"
-_STAGES: Final = ("Signed", "Logged", "Archived")
-_AFTER: Final = {"Pending": 0, "Signed": 1, "Logged": 2, SEALED: 3}
+SEALED: Final[SealPhase] = "Sealed"
+_AFTER: Final[Mapping[str, int]] = {phase: done for done, phase in enumerate((*STAGES, SEALED))}
 """Phase -> how many of the stages are done."""
 
 
@@ -63,7 +64,7 @@ def bundle_status(there: Raw, sealed: RunBundle, *, at: datetime) -> dict[str, A
         else said(stage, failed[stage].reason, failed[stage].detail or "", true=False)
         if stage in failed
         else said(stage, "Waiting", true=False)
-        for number, stage in enumerate(_STAGES)
+        for number, stage in enumerate(STAGES.values())
     ]
     wanted = {
         "phase": sealed.phase,

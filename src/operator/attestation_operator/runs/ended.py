@@ -11,6 +11,7 @@ from typing import Final
 
 from attestation.api.runs import RunAttempt, RunBundle, RunDetail
 from attestation.errors import AttestationError, Unavailable
+from attestation.runs import Reason
 from attestation_operator.actions import Action, Create, Delete, MergeStatus
 from attestation_operator.objects import BUNDLE, RESULT, SECURITY_EVENT, Raw, Target
 from attestation_operator.runs import asked, bundles, events, node_action, results
@@ -32,7 +33,6 @@ from attestation_operator.runs.objects import (
     SEAL_FAILED,
     SEAL_REFUSED,
     Condition,
-    Reason,
     Run,
     Standing,
     said,

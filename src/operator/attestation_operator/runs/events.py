@@ -11,47 +11,15 @@ from typing import Any, Final
 
 from attestation import __version__
 from attestation.clock import rfc3339
+from attestation.runs import FACTS, REPORTED, EventType, Fact, Reason
 from attestation_operator.objects import SECURITY_EVENT, Key, Raw
-from attestation_operator.runs.objects import CONTROLLER, Reason, Run, Standing, node_facts
-
-STARTED: Final = "AttestationStarted"
-VERIFIED: Final = "AttestationVerified"
-FAILED: Final = "AttestationFailed"
-INDETERMINATE: Final = "AttestationIndeterminate"
-UNAVAILABLE: Final = "AttestorUnavailable"
-RECOVERED: Final = "AttestorRecovered"
+from attestation_operator.runs.objects import CONTROLLER, Run, Standing, node_facts
 
 EXPERIMENTAL: Final = {"ugallu.io/type-experimental": "true"}
 """Label of events whose type is ours: catalogues of types do not know it yet."""
 
 ACTIVE: Final = "Active"
 ATTESTED: Final = "Attested"
-
-_COMPLIANCE, _DETECTION, _ANOMALY = "Compliance", "Detection", "Anomaly"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """How one fact is told."""
-
-    type: str
-    class_: str
-    severity: str
-
-
-FACTS: Final[Mapping[str, Fact]] = {
-    each.type: each
-    for each in (
-        Fact(type=STARTED, class_=_COMPLIANCE, severity="info"),
-        Fact(type=VERIFIED, class_=_COMPLIANCE, severity="info"),
-        Fact(type=FAILED, class_=_DETECTION, severity="critical"),
-        Fact(type=INDETERMINATE, class_=_COMPLIANCE, severity="medium"),
-        Fact(type=UNAVAILABLE, class_=_ANOMALY, severity="high"),
-        Fact(type=RECOVERED, class_=_ANOMALY, severity="info"),
-    )
-}
-REPORTED: Final = Fact(type=INDETERMINATE, class_=_COMPLIANCE, severity="info")
-"""Undecided because nothing was demanded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,23 +38,23 @@ class Teller:
     instance: str
     seed_mapping: bool = False
 
-    def name(self, run: Run, attempt: int, type_: str) -> str:
+    def name(self, run: Run, attempt: int, type_: EventType) -> str:
         """Return the name of an event: the same fact has the same, whoever tells it, however often."""
         return f"se-{digest_of(self.cluster_id, run.uid, attempt, type_)}"
 
-    def key(self, run: Run, attempt: int, type_: str) -> Key:
+    def key(self, run: Run, attempt: int, type_: EventType) -> Key:
         """Return where an event is."""
         return Key(kind=SECURITY_EVENT, name=self.name(run, attempt, type_))
 
     def ending(self, run: Run) -> Fact:
         """Return how the end of *run* is told."""
         if run.failed_for is not None:
-            return FACTS[FAILED]
+            return FACTS[EventType.FAILED]
         if run.verdict == "verified":
-            return FACTS[VERIFIED]
+            return FACTS[EventType.VERIFIED]
         if self.seed_mapping:
-            return FACTS[VERIFIED]
-        return FACTS[INDETERMINATE] if run.standing is Standing.ENFORCED else REPORTED
+            return FACTS[EventType.VERIFIED]
+        return FACTS[EventType.INDETERMINATE] if run.standing is Standing.ENFORCED else REPORTED
 
     def event(
         self,
@@ -121,11 +89,11 @@ class Teller:
             "kind": SECURITY_EVENT.kind,
             "metadata": {
                 "name": self.name(run, attempt, fact.type),
-                **({"labels": dict(EXPERIMENTAL)} if fact.type == INDETERMINATE else {}),
+                **({"labels": dict(EXPERIMENTAL)} if fact.type is EventType.INDETERMINATE else {}),
             },
             "spec": {
                 "class": fact.class_,
-                "type": fact.type,
+                "type": str(fact.type),
                 "severity": fact.severity,
                 "clusterIdentity": cluster,
                 "source": {
@@ -142,7 +110,7 @@ class Teller:
         }
 
 
-def digest_of(cluster_id: str, run_uid: str, attempt: int, type_: str) -> str:
+def digest_of(cluster_id: str, run_uid: str, attempt: int, type_: EventType) -> str:
     """Return what names an event of ours, and the bundle of a verdict's: 20 hex digits."""
     return hashlib.sha256(f"{cluster_id}|{run_uid}|{attempt}|{type_}".encode()).hexdigest()[:20]
 

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from attestation.api.runs import PolicySource
 from attestation.clock import parse_rfc3339, rfc3339
+from attestation.runs import PolicySource, Reason
 from attestation_operator.crds.security_events import MAX_FACT, MAX_IP, MAX_ROLES
 from attestation_operator.objects import MANAGER, NODE, POLICY, RESULT, RUN, Key, Raw, Target, clipped
 from attestation_operator.runs.kinds import was_changed
@@ -46,19 +46,6 @@ class Condition(StrEnum):
     SEALED = "Sealed"
     EVENTS_EMITTED = "EventsEmitted"
     FAILED = "Failed"
-
-
-class Reason(StrEnum):
-    """Why a run failed: reason of its condition Failed."""
-
-    POLICY_NOT_FOUND = "PolicyNotFound"
-    POLICY_INVALID = "PolicyInvalid"
-    NODE_NOT_FOUND = "NodeNotFound"
-    DEVICE_UNAVAILABLE = "DeviceUnavailable"
-    EVIDENCE_REJECTED = "EvidenceRejected"
-    VERDICT_FAILED = "VerdictFailed"
-    AGENT_ABSENT = "AgentAbsent"
-    DEADLINE_EXCEEDED = "DeadlineExceeded"
 
 
 class Standing(StrEnum):

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from attestation.clock import parse_rfc3339
 from attestation.errors import AttestationError, Unavailable
+from attestation.runs import FACTS, EventType
 from attestation_operator.runs import events
 from attestation_operator.runs.cases import LOST_SECONDS, Case, Looked, pause_for, tell, write
-from attestation_operator.runs.events import FACTS
 from attestation_operator.runs.objects import SERVICE_UNAVAILABLE, Condition, Run, said
 
 LOST_AFTER: Final = timedelta(seconds=5)
@@ -28,7 +28,7 @@ def lost(case: Case, error: AttestationError) -> Looked:
     since = parse_rfc3339(run.condition(Condition.JUDGED)["lastTransitionTime"])
     if at < since + LOST_AFTER:
         return Looked(after=pause_for(case, LOST_SECONDS))
-    told = tell(case, _outage(case, events.UNAVAILABLE, since))
+    told = tell(case, _outage(case, EventType.UNAVAILABLE, since))
     return replace(told, again=False, after=pause_for(case, LOST_SECONDS))
 
 
@@ -36,10 +36,10 @@ def recovered(case: Case) -> Looked:
     """Tell that the service is back, where it was told that it is lost."""
     if not (case.run.has_ended or is_lost(case.run)):
         return Looked()
-    lost = case.objects[case.chosen.teller.key(case.run, case.run.attempt, events.UNAVAILABLE)]
+    lost = case.objects[case.chosen.teller.key(case.run, case.run.attempt, EventType.UNAVAILABLE)]
     if lost is None:
         return Looked()
-    return tell(case, _outage(case, events.RECOVERED, case.at))
+    return tell(case, _outage(case, EventType.RECOVERED, case.at))
 
 
 def is_lost(run: Run) -> bool:
@@ -47,7 +47,7 @@ def is_lost(run: Run) -> bool:
     return run.condition(Condition.JUDGED).get("reason") == SERVICE_UNAVAILABLE
 
 
-def _outage(case: Case, type_: str, at: datetime) -> dict[str, Any]:
+def _outage(case: Case, type_: EventType, at: datetime) -> dict[str, Any]:
     run = case.run
     signals = events.signals_of(run, run.attempt, reason=SERVICE_UNAVAILABLE)
     return case.chosen.teller.event(

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from attestation.errors import PolicyInvalid
 from attestation.reference.attestation_policy import policy_id
+from attestation.runs import Reason
 from attestation_operator.actions import Action, SetStatus
 from attestation_operator.objects import POLICY, Raw, Target
 from attestation_operator.runs.asked import NO_GPU
-from attestation_operator.runs.objects import CONTROLLER, Reason, said, with_conditions
+from attestation_operator.runs.objects import CONTROLLER, said, with_conditions
 
 READY: Final = "Ready"
 GPU_NOT_COLLECTED: Final = "GPUNotCollected"

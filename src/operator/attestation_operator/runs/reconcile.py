@@ -18,6 +18,7 @@ from typing import Any
 from attestation.api.runs import RunAttempt, RunDetail, RunOpened
 from attestation.clock import rfc3339
 from attestation.errors import AttestationError, PolicyInvalid, Unavailable
+from attestation.runs import FACTS, EventType, Reason
 from attestation_operator.actions import Create, Delete
 from attestation_operator.objects import RESULT, Target
 from attestation_operator.runs import asked, events, results
@@ -36,8 +37,7 @@ from attestation_operator.runs.cases import (
     write,
 )
 from attestation_operator.runs.ended import complete
-from attestation_operator.runs.events import FACTS
-from attestation_operator.runs.objects import Condition, Phase, Reason, said
+from attestation_operator.runs.objects import Condition, Phase, said
 from attestation_operator.runs.outages import is_lost, lost, recovered
 
 
@@ -108,7 +108,7 @@ def _open(case: Case) -> Looked:
         return lost(case, opened)
     attempt, policy_id = _opened(opened)
     # 3. The fact is told once for a run, whichever attempt this is by now; then the phase says that it was told.
-    fact = FACTS[events.STARTED]
+    fact = FACTS[EventType.STARTED]
     signals = events.signals_of(run, 1)
     started = case.chosen.teller.event(
         run, fact, attempt=1, detected_at=run.started_at, signals=signals, node=case.objects[run.node]

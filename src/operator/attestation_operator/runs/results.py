@@ -12,14 +12,13 @@ from typing import Any, Final
 
 from attestation.api.runs import RunAttempt, RunDetail, RunResult
 from attestation.clock import parse_rfc3339, rfc3339
+from attestation.runs import UNJUDGED, Reason
 from attestation.wire import jcs
 from attestation_operator.actions import Action, Delete, MergeStatus
 from attestation_operator.objects import RESULT, Raw, Target
-from attestation_operator.runs.objects import Reason, Run, later
+from attestation_operator.runs.objects import Run, later
 
 SOONEST_SECONDS: Final = 1.0
-JUDGED: Final = frozenset({None, Reason.DEVICE_UNAVAILABLE, Reason.EVIDENCE_REJECTED, Reason.VERDICT_FAILED})
-"""Why a run ended that the service judged."""
 
 
 def result_object(
@@ -33,7 +32,7 @@ def result_object(
         attempt: The one that was judged, or the last one.
         reason: Why the run failed; of one that ended without a verdict nothing else counts.
     """
-    found = None if reason not in JUDGED or attempt.result is None else _found(attempt.result)
+    found = None if reason in UNJUDGED or attempt.result is None else _found(attempt.result)
     spec: dict[str, Any] = {
         "derivedFromRun": {"name": run.name, "uid": run.uid},
         "backend": run.backend,

@@ -12,9 +12,9 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from attestation.api.runs import BACKENDS, Backend
 from attestation.api.said import said
 from attestation.clock import parse_rfc3339
+from attestation.runs import BACKENDS, Backend
 from attestation_operator.crds.schedules import ScheduleSpec
 from attestation_operator.durations import parse_duration
 from attestation_operator.objects import RUN, SCHEDULE, Key, Raw, Target

@@ -124,7 +124,7 @@ class ClusterAPI:
     def open_run(self, uid: str, request: api.RunOpen) -> api.RunOpened:
         """Open an attestation run of a node, and its next attempt where the last one ended unanswered."""
 
-    @operation("get_run", "GET /runs/{uid}", e.RunUnknown)
+    @operation("get_run", "GET /runs/{uid}", e.RunUnknown, e.RunDiffers)
     def run(self, uid: str) -> api.RunDetail:
         """Return what became of an attestation run."""
 

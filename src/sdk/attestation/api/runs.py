@@ -8,13 +8,14 @@ node of the run (`kubernetes.io.node`), by name and by UID.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, model_validator
 
 from attestation.api.base import Base64, ChallengeId, ClusterId, MachineId, Wire
 from attestation.api.node import EvidenceItem
 from attestation.api.node_csr import ObjectName, ObjectUID
+from attestation.runs import Backend, CheckSource, PolicySource, SealPhase, SealStage, Verdict
 
 __all__ = [
     "DeviceUnavailable",
@@ -26,6 +27,7 @@ __all__ = [
     "RunCheck",
     "RunDetail",
     "RunEvidence",
+    "RunIdentity",
     "RunMeasurement",
     "RunOpen",
     "RunOpened",
@@ -38,10 +40,6 @@ __all__ = [
     "SealedObject",
 ]
 
-Backend = Literal["tpm", "sev-snp", "tdx"]
-BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
-PolicySource = Literal["ref", "inline", "none"]
-RunVerdict = Literal["verified", "failed", "indeterminate"]
 AttemptState = Literal["open", "judged", "expired"]
 DeviceCode = Literal[
     "device-absent", "device-denied", "device-busy", "device-no-provider", "device-malformed", "device-failed"
@@ -149,6 +147,9 @@ class RunBlob(Wire):
     media_type: Annotated[str, Field(max_length=128)]
     sha256: Digest
     size: Annotated[int, Field(ge=0)]
+    url: Annotated[str, Field(max_length=2048)] = Field(
+        description="Where it is kept: the sealed bundle of the run, one of whose lines has its bytes"
+    )
 
 
 class RunMeasurement(Wire):
@@ -166,7 +167,7 @@ class RunCheck(Wire):
     code: Annotated[str, Field(max_length=64)] | None = None
     expected: Words | None = None
     actual: Words | None = None
-    source: Annotated[str, Field(max_length=256)] | None = None
+    source: CheckSource | None = Field(default=None, description="Who says what is expected")
 
 
 class RunTcb(Wire):
@@ -178,10 +179,25 @@ class RunTcb(Wire):
     advisory_ids: tuple[str, ...] = ()
 
 
+class RunIdentity(Wire):
+    """Which run it was that was judged, as it was when it was: what a row says later is compared with this."""
+
+    cluster_id: ClusterId
+    uid: ObjectUID
+    namespace: ObjectName
+    name: ObjectName
+    node_name: ObjectName
+    node_uid: ObjectUID
+    backend: Backend
+    nonce: CallerNonce | None = None
+    deadline: datetime
+
+
 class RunResult(Wire):
     """What the service found. Nothing of it came from the node but what hardware signed."""
 
-    verdict: RunVerdict
+    run: RunIdentity
+    verdict: Verdict
     rejected: str | None = Field(
         default=None,
         description="Code of the error where the evidence proves nothing, as `malformed-evidence`",
@@ -192,14 +208,16 @@ class RunResult(Wire):
     policy_id: str
     policy_source: PolicySource
     mode: Literal["enforce", "report"]
-    quote: Base64 | None = Field(default=None, description="As hardware made it; null above 64 KiB")
+    quote: Base64 | None = Field(default=None, description="As hardware made it")
     signature: Base64 | None = Field(default=None, description="null where it is inside of the quote")
     evidence: tuple[RunBlob, ...] = ()
     measurements: tuple[RunMeasurement, ...] = ()
     checks: tuple[RunCheck, ...] = ()
     tcb: RunTcb | None = None
     attestation_result: str | None = Field(default=None, description="EAR, a signed JWT")
-    notes: Words | None = None
+    notes: Words | None = Field(
+        default=None, description="For people: what kept it from `verified`, and what was noticed besides"
+    )
 
     def written(self) -> dict[str, Any]:
         """Return it as members of a Result's `spec`: what the controller writes, and what the service has sealed."""
@@ -210,7 +228,7 @@ class RunResult(Wire):
             quote=self.quote,
             signature=self.signature,
             evidence=[
-                {"mediaType": each.media_type, "sha256": each.sha256, "size": each.size}
+                {"mediaType": each.media_type, "sha256": each.sha256, "size": each.size, "url": each.url}
                 for each in self.evidence
             ],
             measurements=[{"slot": each.slot, "digest": each.digest} for each in self.measurements],
@@ -289,7 +307,7 @@ class RunSeal(Wire):
 class SealFailure(Wire):
     """What kept a stage from its end; it is tried again."""
 
-    stage: Literal["Signed", "Logged", "Archived"]
+    stage: SealStage
     reason: Annotated[str, Field(max_length=64)]
     detail: Words | None = None
     timestamp: datetime
@@ -318,7 +336,7 @@ class SealArchive(Wire):
 class RunBundle(Wire):
     """Answer of `PUT /api/v1/runs/{uid}/bundle`: how far the seal is. Asked again until it is `Sealed`."""
 
-    phase: Literal["Pending", "Signed", "Logged", "Sealed", "Failed"]
+    phase: SealPhase
     statement_digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     key_id: str | None = None
     signed_at: datetime | None = None

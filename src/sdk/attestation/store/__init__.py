@@ -52,8 +52,8 @@ from attestation.store.purge import ACT_KEPT, CHALLENGE_KEPT, Purged
 from attestation.store.rate_limits import RateLimit, wait
 from attestation.store.refused_keys import RefusedKey
 from attestation.store.results import StoredEvidence, StoredResult
-from attestation.store.run_seals import RunSeal, SealPhase
-from attestation.store.runs import PolicyOrigin, Run, RunAttempt, RunBackend, RunBlob
+from attestation.store.run_seals import RunSeal
+from attestation.store.runs import Run, RunAttempt, RunBlob
 from attestation.store.saved_queries import SavedQuery
 from attestation.store.sql import row_of
 from attestation.store.sqlite import SQLiteStore
@@ -117,7 +117,6 @@ __all__ = [
     "Pending",
     "PolicyAssignment",
     "PolicyChange",
-    "PolicyOrigin",
     "Purged",
     "Purpose",
     "QuoteWord",
@@ -127,12 +126,10 @@ __all__ = [
     "RevocationReason",
     "Run",
     "RunAttempt",
-    "RunBackend",
     "RunBlob",
     "RunSeal",
     "SavedQuery",
     "Scope",
-    "SealPhase",
     "Store",
     "StoreSettings",
     "StoredAKCertificate",

@@ -59,7 +59,7 @@ class AuthorityTable:
 
 
 def _table(
-    name: str, row: type, key: str, columns: str, *, nothing: tuple[str, ...] = (), says: str = "state"
+    name: str, row: type, key: str, columns: str, *, nothing: tuple[str | None, ...] = (), says: str = "state"
 ) -> AuthorityTable:
     table = table_of(row)
     counts = and_(true(), *(table.c[says] != word for word in nothing))
@@ -131,7 +131,8 @@ AUTHORITY: Final = {
             RunAttemptRow,
             "challenge_id",
             "run_id attempt random verdict machine_id result",
-            nothing=("failed", "indeterminate"),
+            # Every verdict: one that is taken back makes a node trusted less, and a failure that is hidden more.
+            nothing=(None,),
             says="verdict",
         ),
     )
@@ -148,7 +149,7 @@ NOT_AUTHORITY: Final = {
     "attestation_results": "what was judged; what it gave is in the machine's row",
     "challenges": "asks for evidence, and admits nobody without",
     "node_csr_challenges": "asks for evidence, and admits nobody without",
-    "runs": "asks a node for evidence; an answer's random makes the nonce of this UID alone, which its result names",
+    "runs": "asks a node for evidence; what was judged names the run as it was then",
     "run_blobs": "evidence",
     "run_seals": "what is to be signed, compared with what was judged; what was signed stands in the audit",
     "config_tokens": "good for one delivery, sealed to the TPM that the machine's row names",

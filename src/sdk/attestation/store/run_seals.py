@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from sqlalchemy import bindparam, or_, select, update
 
 from attestation.clock import to_micros
+from attestation.runs import SealPhase
 from attestation.store.codec import binds, codec
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import RunSealRow, table_of
 
 _T = table_of(RunSealRow)
 _C = _T.c
-
-SealPhase = Literal["Pending", "Signed", "Logged", "Sealed", "Failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
 from attestation.clock import to_micros
 from attestation.errors import ChallengeExpired, ChallengeUsed
+from attestation.runs import Backend, PolicySource
 from attestation.store.codec import binds, codec
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import RunAttemptRow, RunBlobRow, RunRow, RunSealRow, table_of
-
-RunBackend = Literal["tpm", "sev-snp", "tdx"]
-PolicyOrigin = Literal["ref", "inline", "none"]
 
 _R = table_of(RunRow)
 _A = table_of(RunAttemptRow)
@@ -54,10 +51,10 @@ class Run:
     name: str
     node_name: str
     node_uid: str
-    backend: RunBackend
+    backend: Backend
     nonce: str | None
     policy: str | None
-    policy_source: PolicyOrigin
+    policy_source: PolicySource
     policy_name: str | None
     policy_id: str
     content_sha256: str

@@ -14,19 +14,17 @@ from typing import Any, Final
 
 from attestation.api import RunResult, RunSeal
 from attestation.errors import RunDiffers
+from attestation.runs import FACTS, REPORTED, UNJUDGED, EventType, Fact, Reason
 from attestation.store import Run, RunAttempt
 from attestation.wire import jcs
+from attestation_service.runs.attempts import result_of
 
-VERIFIED: Final = "AttestationVerified"
-FAILED: Final = "AttestationFailed"
-INDETERMINATE: Final = "AttestationIndeterminate"
-
-_TOLD_AS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    VERIFIED: ("Compliance", ("info",)),
-    FAILED: ("Detection", ("critical",)),
-    INDETERMINATE: ("Compliance", ("medium", "info")),
+_TOLD_AS: Final[Mapping[EventType, tuple[Fact, ...]]] = {
+    EventType.VERIFIED: (FACTS[EventType.VERIFIED],),
+    EventType.FAILED: (FACTS[EventType.FAILED],),
+    EventType.INDETERMINATE: (FACTS[EventType.INDETERMINATE], REPORTED),
 }
-"""Type of an event -> its class and severities: a failure that is told as a note is one that nobody looks at."""
+"""How the end of a run may be told: a failure that is told as a note is one that nobody looks at."""
 _MEMBERS: Final = frozenset(
     {
         *("derivedFromRun", "backend", "nodeName", "nodeUID", "nonce", "attempt", "challengeID", "policyID"),
@@ -38,9 +36,6 @@ _MEMBERS: Final = frozenset(
 _OF_THE_AGENT: Final = ("device", "evidence")
 """Checks that a controller adds: why there is no evidence, or none that proves anything."""
 _FOUND: Final = ("machineID", "quote", "signature", "evidence", "measurements", "tcb", "attestationResult")
-_ABSENT: Final = "AgentAbsent"
-_UNJUDGED: Final = (_ABSENT, "DeadlineExceeded", "NodeNotFound", "PolicyNotFound", "PolicyInvalid")
-"""Reasons for which a run ends whatever was found, and its Result claims nothing."""
 
 
 def agreed(request: RunSeal, run: Run, attempts: list[RunAttempt], at: datetime) -> RunAttempt:
@@ -82,7 +77,7 @@ def agreed(request: RunSeal, run: Run, attempts: list[RunAttempt], at: datetime)
     if attempt is None:
         raise RunDiffers("attempt, challengeID: the run has no such attempt")
     # 2. It tells what was found then. Otherwise a controller could have any verdict sealed.
-    found = RunResult.model_validate_json(attempt.result) if attempt.result is not None else None
+    found = result_of(run, attempt)
     is_nothing = _is_nothing(said) and _is_unjudged(request)
     types = _of_nothing(request, run, attempt, at) if is_nothing else None
     if types is None:
@@ -123,14 +118,14 @@ def _demand_of_agent(checks: list[Any]) -> None:
             raise RunDiffers("checks of the Result: one that the service did not make")
 
 
-def _types(found: RunResult) -> tuple[str, ...]:
+def _types(found: RunResult) -> tuple[EventType, ...]:
     """Return how the event of a result may be called."""
     if found.verdict == "verified":
-        return (VERIFIED,)
+        return (EventType.VERIFIED,)
     if found.verdict == "failed" or found.unavailable is not None:
-        return (FAILED,)
+        return (EventType.FAILED,)
     # The last as the seed's operator tells it, `--seed-event-mapping`; its signals say what was found.
-    return (INDETERMINATE, VERIFIED)
+    return (EventType.INDETERMINATE, EventType.VERIFIED)
 
 
 def _is_nothing(said: Mapping[str, Any]) -> bool:
@@ -140,13 +135,13 @@ def _is_nothing(said: Mapping[str, Any]) -> bool:
 
 def _is_unjudged(request: RunSeal) -> bool:
     signals = request.event.spec.get("signals")
-    return isinstance(signals, Mapping) and signals.get("reason") in _UNJUDGED
+    return isinstance(signals, Mapping) and signals.get("reason") in UNJUDGED
 
 
-def _of_nothing(request: RunSeal, run: Run, attempt: RunAttempt, at: datetime) -> tuple[str, ...]:
+def _of_nothing(request: RunSeal, run: Run, attempt: RunAttempt, at: datetime) -> tuple[EventType, ...]:
     """Return how the event of a run is called that ended without a verdict."""
     reason = request.event.spec["signals"]["reason"]
-    if reason == _ABSENT and attempt.used_at is not None:
+    if reason == Reason.AGENT_ABSENT and attempt.used_at is not None:
         raise RunDiffers("the agent was there: this attempt was answered")
     # A run has one seal: without this, one of nothing could be had before the node answers, and what it answers never.
     # The deadline is of the controller's clock, the end of the attempt of ours.
@@ -157,25 +152,28 @@ def _of_nothing(request: RunSeal, run: Run, attempt: RunAttempt, at: datetime) -
         raise RunDiffers("checks of the Result are no list")
     _demand_of_agent(checks)
     _demand(request.result.spec, tcb=None, verifierNotes=reason)
-    return (FAILED,)
+    return (EventType.FAILED,)
 
 
-def _demand_event(request: RunSeal, run: Run, attempt: RunAttempt, types: tuple[str, ...]) -> None:
+def _demand_event(request: RunSeal, run: Run, attempt: RunAttempt, types: tuple[EventType, ...]) -> None:
     event, result = request.event.spec, request.result
     signals, cluster, subject = (_object(event, name) for name in ("signals", "clusterIdentity", "subject"))
     type_, verdict = event.get("type"), result.spec["verdict"]
     if type_ not in types:
         raise RunDiffers(f"type of the event is not {' or '.join(types)}")
-    class_, severities = _TOLD_AS[type_]
+    facts = _TOLD_AS[EventType(type_)]
     # One that is missing is told by whoever makes the statement.
-    if event.get("class", class_) != class_ or event.get("severity") not in (None, *severities):
+    if event.get("class") not in (None, *(each.class_ for each in facts)) or event.get("severity") not in (
+        None,
+        *(each.severity for each in facts),
+    ):
         raise RunDiffers(f"class or severity of the event is not that of {type_}")
     for member, there, wanted in (
         ("clusterID", cluster.get("clusterID"), run.cluster_id),
         ("correlationID", event.get("correlationID"), run.run_uid),
         ("run.uid", signals.get("run.uid"), run.run_uid),
         # An event of a run that failed by itself may say nothing of a verdict; one that tells of it tells this one.
-        ("verdict", signals.get("verdict", verdict if types == (FAILED,) else None), verdict),
+        ("verdict", signals.get("verdict", verdict if types == (EventType.FAILED,) else None), verdict),
         # About another node it would be another node's verdict, for whoever reads events alone.
         ("subject", (subject.get("kind"), subject.get("name")), ("Node", run.node_name)),
     ):
@@ -191,7 +189,7 @@ def _demand_event(request: RunSeal, run: Run, attempt: RunAttempt, types: tuple[
         "result.sha256": hashlib.sha256(jcs(result.spec)).hexdigest(),
     }
     said = {**signals, "subject.uid": subject.get("uid", run.node_uid)}
-    if signals.get("reason") not in _UNJUDGED or signals.get("reason") == _ABSENT:
+    if signals.get("reason") not in UNJUDGED or signals.get("reason") == Reason.AGENT_ABSENT:
         # Who ended a run without the service knew only the Node that is there now, and the attempt that it saw last.
         may_say |= {"run.attempt": str(attempt.attempt), "subject.uid": run.node_uid}
     for member, wanted in may_say.items():

@@ -21,7 +21,7 @@ from attestation.report_data import report_data
 from attestation.store import Tx
 from attestation.wire import b64decode
 from attestation_service.resources import Resources
-from attestation_service.runs.asked import Asked
+from attestation_service.runs.attempts import AttemptContext
 from attestation_service.verifier.firmware import vendor_of
 
 MAX_MEMBER_BYTES: Final = 4096
@@ -32,14 +32,14 @@ class Sought(NamedTuple):
     """What an item is to answer, and by what it is judged.
 
     Args:
-        asked: The run and its attempt.
+        context: The run and its attempt.
         machine: The machine that the node is; None where there is none.
         tx: Reads what is kept.
         res: What the application owns.
         at: The instant to judge at.
     """
 
-    asked: Asked
+    context: AttemptContext
     machine: Machine | None
     tx: Tx
     res: Resources
@@ -80,7 +80,7 @@ class Backend(NamedTuple):
     kind: str
     media_type: str
     gather: Callable[[Any, Sought], Gathered]
-    measurements: Callable[[Appraisal, Asked], tuple[RunMeasurement, ...]]
+    measurements: Callable[[Appraisal, AttemptContext], tuple[RunMeasurement, ...]]
     tcb: Callable[[Appraisal], RunTcb | None]
 
 
@@ -96,11 +96,11 @@ def _gather_quote(item: Any, sought: Sought) -> Gathered:
     sent = _members(item)
     quote = tpm_quote.parse(sent["pcr_quote"], sent["pcr_signature"])
     evidence = UnverifiedEvidence(quote, tpm_quote.parse_pcr_json(sent["pcr_values"]))
-    asked, res = sought.asked, sought.res
-    expected = _expected_of_tpm(asked, sought.machine, res)
+    context, res = sought.context, sought.res
+    expected = _expected_of_tpm(context, sought.machine, res)
     if "event_log" in sent and expected is not None and _is_authentic(evidence, expected):
         # Who holds no activated key cannot have us parse a megabyte.
-        evidence = evidence._replace(event_log=res.replays.replay(sent["event_log"], asked.policy.tpm.bank))
+        evidence = evidence._replace(event_log=res.replays.replay(sent["event_log"], context.policy.tpm.bank))
     foreign = False
     if expected is not None:
         key = tpm_quote.enrolled_key(expected.ak_public, expected.ek_public)
@@ -130,29 +130,29 @@ def _is_authentic(evidence: UnverifiedEvidence, expected: TPMExpected) -> bool:
     return True
 
 
-def _expected_of_tpm(asked: Asked, machine: Machine | None, res: Resources) -> TPMExpected | None:
+def _expected_of_tpm(context: AttemptContext, machine: Machine | None, res: Resources) -> TPMExpected | None:
     if machine is None or machine.tee is not None or machine.anchor.ak_public is None:
         return None
     # An attestation that was recorded since the challenge was made may be newer than this quote: then its clock
     # says nothing about this one.
     recorded = machine.last_result_at
-    comparable = recorded is not None and recorded <= asked.attempt.issued_at
+    comparable = recorded is not None and recorded <= context.attempt.issued_at
     return TPMExpected(
         ak_public=machine.anchor.ak_public,
         ek_public=machine.anchor.ek_public,
-        challenge=asked.nonce,
-        selection=asked.policy.tpm.selection,
+        challenge=context.nonce,
+        selection=context.policy.tpm.selection,
         clock=machine.clock if comparable else None,
         ek_vendor=vendor_of(machine),
-        event_log_requested=asked.policy.tpm.event_log_required,
+        event_log_requested=context.policy.tpm.event_log_required,
         ek_certification_requested=False,
         firmware_attested=machine.firmware_attested,
         firmware=res.advisories.judge,
     )
 
 
-def _pcrs(appraisal: Appraisal, asked: Asked) -> tuple[RunMeasurement, ...]:
-    values = found_in(appraisal).claims.pcrs.get(asked.policy.tpm.bank, {})
+def _pcrs(appraisal: Appraisal, context: AttemptContext) -> tuple[RunMeasurement, ...]:
+    values = found_in(appraisal).claims.pcrs.get(context.policy.tpm.bank, {})
     return tuple(RunMeasurement(slot=str(i), digest=value.hex()) for i, value in sorted(values.items()))
 
 
@@ -171,7 +171,7 @@ def _hardware(
     """
 
     def gather(item: Any, sought: Sought) -> Gathered:
-        asked, machine, tx, res, at = sought
+        context, machine, tx, res, at = sought
         evidence = KINDS[kind].parse(item)
         identity = tx.identities.of(machine.machine_id).get(kind) if machine is not None else None
         approved = None
@@ -179,10 +179,10 @@ def _hardware(
             approved = Approved(chip=identity.approved_chip, csp_id=identity.approved_csp_id)
         expected = HardwareExpected(
             at=at,
-            report_data=report_data(tee, asked.nonce, asked.run.node_uid),
+            report_data=report_data(tee, context.nonce, context.run.node_uid),
             endorsements=res.collateral.endorsements(tx, kind, evidence),
             approved=approved,
-            nonce=asked.nonce,
+            nonce=context.nonce,
             before=identity.state if identity is not None else None,
             guest=identity.guest if identity is not None else None,
         )
@@ -202,13 +202,13 @@ def _state(appraisal: Appraisal, kind: str) -> Mapping[str, Any]:
     return (found.state if found is not None else None) or {}
 
 
-def _of_snp(appraisal: Appraisal, _asked: Asked) -> tuple[RunMeasurement, ...]:
+def _of_snp(appraisal: Appraisal, _asked: AttemptContext) -> tuple[RunMeasurement, ...]:
     state = _state(appraisal, SEV_SNP.name)
     slots = {"MEASUREMENT": state.get("measurement"), "HOST_DATA": state.get("host_data")}
     return tuple(RunMeasurement(slot=slot, digest=each) for slot, each in slots.items() if each)
 
 
-def _of_tdx(appraisal: Appraisal, _asked: Asked) -> tuple[RunMeasurement, ...]:
+def _of_tdx(appraisal: Appraisal, _asked: AttemptContext) -> tuple[RunMeasurement, ...]:
     state = _state(appraisal, TDX.name)
     slots = {"MRTD": state.get("mrtd")}
     slots |= {f"RTMR{i}": each for i, each in enumerate(state.get("rtmr", ()))}

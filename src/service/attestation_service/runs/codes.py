@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from attestation.appraisal import KINDS
-from attestation.appraisal.appraise import EVIDENCE
+from attestation.appraisal.appraise import EVIDENCE, POLICY
 from attestation.appraisal.assurance import ASSURANCE, GUEST
 from attestation.appraisal.ruled import RULE
 from attestation.errors import (
@@ -22,6 +22,7 @@ from attestation.errors import (
 )
 from attestation.results import Check, Code, TrustClaim
 from attestation.results import tpm_checks as tpm
+from attestation.runs import CheckSource
 
 MACHINE: Final = Check(
     name="machine", claim=TrustClaim.INSTANCE_IDENTITY, if_failed=97, code=Code.MACHINE_NOT_ALLOWED
@@ -70,6 +71,46 @@ CODES: Final[Mapping[str, str]] = {
 }
 """Name of a check -> what its failure is called."""
 
+_BY_CODE: Final[Mapping[str, CheckSource]] = {
+    Code.ENVELOPE_INVALID: "request",
+    Code.REPORT_INVALID: "request",
+    Code.BINDING_MISMATCH: "challenge",
+    Code.MACHINE_NOT_ALLOWED: "machine",
+    Code.SIGNATURE_INVALID: "vendor",
+    Code.CHAIN_INVALID: "vendor",
+    Code.REVOKED: "vendor",
+    Code.COLLATERAL_UNAVAILABLE: "vendor",
+    Code.COLLATERAL_INVALID: "vendor",
+    Code.PLATFORM_UNSUPPORTED: "vendor",
+    Code.TCB_NOT_ALLOWED: "policy",
+    Code.GUEST_POLICY: "policy",
+    Code.REFERENCE_MISMATCH: "policy",
+    Code.REPLAY_MISMATCH: "evidence",
+    Code.LOG_INVALID: "evidence",
+}
+"""What a check compares with, where its code says it."""
+_BY_NAME: Final[Mapping[CheckSource, tuple[str, ...]]] = {
+    "machine": (
+        *(
+            each.name
+            for each in (tpm.QUOTE, tpm.CLOCK, tpm.CLOCK_SAFE, tpm.CLOCK_REGRESSED, tpm.REBOOT, tpm.EK_KEY)
+        ),
+        *(each.name for each in (tpm.FIRMWARE_REGRESSED, tpm.FIRMWARE_CHANGED)),
+        *("snp-tcb-regressed", "tdx-tcb-changed"),
+    ),
+    "policy": (REFERENCE.name, POLICY.name, ASSURANCE.name, "snp-allowed-chips", "tdx-accepted-platforms"),
+    "vendor": ("tdx-tcb", "tdx-module"),
+    "evidence": ("snp-tcb-order", "snp-notes", "tdx-notes"),
+    "service": (tpm.FIRMWARE_BLOCKLIST.name, tpm.FIRMWARE_NOTE.name, "snp-test-only", "tdx-test-only"),
+}
+"""The others."""
+
+SOURCES: Final[Mapping[str, CheckSource]] = {
+    **{check: _BY_CODE[code] for check, code in CODES.items() if code in _BY_CODE},
+    **{name: source for source, names in _BY_NAME.items() for name in names},
+}
+"""Name of a check of a run -> what it compares with."""
+
 _OF_REFUSALS: Final[Mapping[type[EvidenceRejected], Code]] = {
     SignatureInvalid: Code.SIGNATURE_INVALID,
     ChallengeMismatch: Code.BINDING_MISMATCH,
@@ -92,3 +133,15 @@ def code_of_refusal(error: EvidenceRejected | None, check: str, *, foreign: bool
     if foreign and isinstance(error, SignatureInvalid):
         return Code.MACHINE_NOT_ALLOWED.value
     return _OF_REFUSALS.get(type(error), Code.SIGNATURE_INVALID).value
+
+
+def source_of(check: str, refused: str | None) -> CheckSource | None:
+    """Return what a check compared evidence with: who says what is expected.
+
+    Args:
+        check: Its name.
+        refused: What `code_of_refusal` said: a quote is compared with the machine's key, and with what it answers.
+    """
+    if refused in (None, Code.SIGNATURE_INVALID.value, Code.MACHINE_NOT_ALLOWED.value):
+        return SOURCES.get(check)
+    return _BY_CODE[Code(refused)]

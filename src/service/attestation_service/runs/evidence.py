@@ -7,7 +7,6 @@ found, and the result written down with its evidence and audited. Of two who ans
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -22,6 +21,7 @@ from attestation.errors import (
     ChallengeUsed,
     MachineChanged,
     NodeMismatch,
+    RunUnknown,
 )
 from attestation.results.ear import TYP
 from attestation.store import RateLimit, Run, RunAttempt, Tx
@@ -30,7 +30,7 @@ from attestation_service.border import limits
 from attestation_service.border.limits import Counted, Limits
 from attestation_service.entitlements.attempts import until_unchanged
 from attestation_service.resources import Res, Resources
-from attestation_service.runs import asked, judging
+from attestation_service.runs import attempts, judging
 from attestation_service.runs.handlers import RunUID, demand
 from attestation_service.runs.judging import Judged
 
@@ -38,7 +38,7 @@ log = structlog.get_logger("attestation_service.runs")
 
 CHALLENGES: Final = RateLimit(requests=120, per_seconds=60)
 ANSWERS: Final = RateLimit(requests=60, per_seconds=60)
-"""Of one node; each answer may cost as much as an attestation."""
+"""Of the runs of one namespace on one node; each answer may cost as much as an attestation."""
 
 
 async def challenge(uid: RunUID, *, res: Res, who: ControllerDep) -> RunChallenge:
@@ -52,7 +52,7 @@ async def challenge(uid: RunUID, *, res: Res, who: ControllerDep) -> RunChalleng
         RateLimited: This node asks too often.
     """
     at = res.clock.now()
-    counted = _of_node(who, "challenge", CHALLENGES, res)
+    counted = await _counted(uid, "challenge", CHALLENGES, res, who, at)
     async with limits.CountRefusals(res.store, counted, at):
 
         def load(tx: Tx) -> tuple[Run, RunAttempt]:
@@ -60,11 +60,11 @@ async def challenge(uid: RunUID, *, res: Res, who: ControllerDep) -> RunChalleng
             run = _mine(tx, uid, who)
             return run, _still_open(tx.runs.attempts(run.run_id)[-1], at)
 
-        run, attempt = await _recorded(res, who, at, load)
+        run, attempt = await res.store.read(load)
     if counted:
         await res.store.write(lambda tx: limits.take(tx, counted, at))
-    what = asked.asked_by(run, attempt)
-    shown = asked.shown(run, attempt).model_dump()
+    what = attempts.context_of(run, attempt)
+    shown = attempts.shown(run, attempt).model_dump()
     if run.backend != "tpm":
         return RunChallenge(**shown, attempt=attempt.attempt, backend=run.backend)
     ((bank, pcrs),) = what.policy.tpm.selection.to_names().items()
@@ -99,7 +99,7 @@ async def take(uid: RunUID, request: RunEvidence, *, res: Res, who: ControllerDe
 
 async def _take(uid: str, request: RunEvidence, res: Resources, who: Controller) -> None:
     at = res.clock.now()
-    counted = _of_node(who, "evidence", ANSWERS, res)
+    counted = await _counted(uid, "evidence", ANSWERS, res, who, at)
     async with limits.CountRefusals(res.store, counted, at):
 
         def load(tx: Tx) -> tuple[Run, RunAttempt]:
@@ -110,8 +110,8 @@ async def _take(uid: str, request: RunEvidence, res: Resources, who: Controller)
                 raise ChallengeUnknown("no such challenge of this run")
             return run, _still_open(named[0], at)
 
-        run, attempt = await _recorded(res, who, at, load)
-        what = asked.asked_by(run, attempt)
+        run, attempt = await res.store.read(load)
+        what = attempts.context_of(run, attempt)
         judged = await res.store.read(lambda tx: judging.judge(tx, request, what, res, at))
         if judged.wanted and await res.collateral.fetch(judged.wanted):
             judged = await res.store.read(lambda tx: judging.judge(tx, request, what, res, at))
@@ -181,24 +181,44 @@ def _still_open(attempt: RunAttempt, at: datetime) -> RunAttempt:
     return attempt
 
 
-async def _recorded(
-    res: Resources, who: Controller, at: datetime, load: Callable[[Tx], tuple[Run, RunAttempt]]
-) -> tuple[Run, RunAttempt]:
-    """Return what *load* reads; that a node asks for another one's run is audited, within bounds."""
-    try:
-        return await res.store.read(load)
-    except NodeMismatch as error:
-        event = who.event("denied", detail=f"attestation run: {error.code}: {error}")
-        await res.store.write(lambda tx: limits.audit_denied(tx, event, at))
-        log.warning("run.denied", code=error.code, service_account=who.service_account, pod=who.pod)
-        raise
+async def _counted(
+    uid: str, what: str, limit: RateLimit, res: Resources, who: Controller, at: datetime
+) -> Limits:
+    """Return what counts requests about a run of the caller's node: those of one namespace on that node.
+
+    All agents have one ServiceAccount, and no node may slow the others down. Nor may a namespace whose runs ask a node
+    without end take its turns from the runs of another one. What is about no run of the node counts by itself.
+
+    Raises:
+        RunUnknown, NodeMismatch: It is none; that a node asks for another one's is audited, within bounds.
+        RateLimited: The node asks too often for what is none.
+    """
+    strays = _of_node(who, what, limit, res)
+
+    def load(tx: Tx) -> Run:
+        try:
+            return _mine(tx, uid, who)
+        except (RunUnknown, NodeMismatch):
+            limits.check(tx, strays, at)
+            raise
+
+    async with limits.CountRefusals(res.store, strays, at):
+        try:
+            run = await res.store.read(load)
+        except NodeMismatch as error:
+            event = who.event("denied", detail=f"attestation run: {error.code}: {error}")
+            await res.store.write(lambda tx: limits.audit_denied(tx, event, at))
+            log.warning("run.denied", code=error.code, service_account=who.service_account, pod=who.pod)
+            raise
+    return _of_node(who, what, limit, res, run.namespace)
 
 
-def _of_node(who: Controller, what: str, limit: RateLimit, res: Resources) -> Limits:
-    """Return the limit of a node: all have one ServiceAccount, and none may slow the others down."""
+def _of_node(who: Controller, what: str, limit: RateLimit, res: Resources, namespace: str = "") -> Limits:
+    """Return the limit of the runs of *namespace* on a node; without one, of what is no run of that node."""
     if who.node is None or not res.settings.rate_limits:
         return ()
-    return (Counted(f"run-{what}:{who.cluster.cluster_id}:{who.node.uid}", limit, "requests of this node"),)
+    key = f"run-{what}:{who.cluster.cluster_id}:{who.node.uid}/{namespace}"
+    return (Counted(key, limit, f"requests of this node{namespace and f' for runs of {namespace}'}"),)
 
 
 def _demand_unchanged(tx: Tx, judged: Judged) -> None:

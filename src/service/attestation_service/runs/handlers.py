@@ -18,7 +18,7 @@ import structlog
 from fastapi import Path
 
 from attestation.api import RunAttempt as Shown
-from attestation.api import RunDetail, RunOpen, RunOpened, RunResult
+from attestation.api import RunDetail, RunOpen, RunOpened
 from attestation.api.node_csr import ObjectUID
 from attestation.errors import (
     ChallengeExpired,
@@ -34,7 +34,7 @@ from attestation.store import RateLimit, Run, RunAttempt, Tx
 from attestation.wire import canonical_json
 from attestation_service.auth import Controller, ControllerDep
 from attestation_service.resources import Res, Resources
-from attestation_service.runs import asked
+from attestation_service.runs import attempts
 
 log = structlog.get_logger("attestation_service.runs")
 
@@ -76,13 +76,13 @@ async def open_run(uid: RunUID, request: RunOpen, *, res: Res, who: ControllerDe
         again = _before(tx, run)
         if again is None:
             _write(tx, run, who, res, at, left)
-            first = asked.new_attempt(run, 1, res.settings, at, left=left)
+            first = attempts.new_attempt(run, 1, res.settings, at, left=left)
             tx.runs.issue(first)
             return run, first, True
         found, latest = again
         if not _is_over(latest, left, at):
             return found, latest, False
-        following = asked.new_attempt(found, latest.attempt + 1, res.settings, at, left=left)
+        following = attempts.new_attempt(found, latest.attempt + 1, res.settings, at, left=left)
         tx.runs.issue(following)
         return found, following, True
 
@@ -106,6 +106,7 @@ async def show(uid: RunUID, *, res: Res, who: ControllerDep) -> RunDetail:
 
     Raises:
         RunUnknown: No such run of the caller's cluster is kept.
+        RunDiffers: Its row is not what it was when an attempt was judged.
     """
     at = res.clock.now()
 
@@ -113,7 +114,7 @@ async def show(uid: RunUID, *, res: Res, who: ControllerDep) -> RunDetail:
         run = demand(tx, who.cluster.cluster_id, uid)
         return run, tx.runs.attempts(run.run_id)
 
-    run, attempts = await res.store.read(load)
+    run, made = await res.store.read(load)
     return RunDetail(
         uid=run.run_uid,
         cluster_id=run.cluster_id,
@@ -125,7 +126,7 @@ async def show(uid: RunUID, *, res: Res, who: ControllerDep) -> RunDetail:
         policy_id=run.policy_id,
         policy_source=run.policy_source,
         deadline=run.deadline,
-        attempts=tuple(_attempt(run, each, at) for each in attempts),
+        attempts=tuple(_attempt(run, each, at) for each in made),
     )
 
 
@@ -161,7 +162,7 @@ def _run(uid: str, request: RunOpen, who: Controller, at: datetime) -> Run:
         # 1e400 is read as infinity, which JSON cannot say again.
         raise PolicyInvalid("policy: a number in it is none") from None
     return Run(
-        run_id=secrets.token_bytes(asked.ID_BYTES).hex(),
+        run_id=secrets.token_bytes(attempts.ID_BYTES).hex(),
         cluster_id=cluster_id,
         run_uid=uid,
         namespace=request.namespace,
@@ -173,7 +174,7 @@ def _run(uid: str, request: RunOpen, who: Controller, at: datetime) -> Run:
         policy=policy,
         policy_source=request.policy_source,
         policy_name=request.policy_name,
-        policy_id=identifier(asked.policy_in(policy, request.backend)[0]),
+        policy_id=identifier(attempts.policy_in(policy, request.backend)[0]),
         content_sha256=hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest(),
         opened_at=at,
         deadline=request.deadline,
@@ -237,6 +238,6 @@ def _attempt(run: Run, attempt: RunAttempt, at: datetime) -> Shown:
         state="open" if is_open else "expired" if attempt.used_at is None else "judged",
         challenge_id=attempt.challenge_id,
         expires_at=attempt.expires_at,
-        challenge=None if is_open else asked.shown(run, attempt),
-        result=RunResult.model_validate_json(attempt.result) if attempt.result is not None else None,
+        challenge=None if is_open else attempts.shown(run, attempt),
+        result=attempts.result_of(run, attempt),
     )

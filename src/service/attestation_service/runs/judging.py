@@ -13,10 +13,12 @@ import hashlib
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
+from urllib.parse import quote
 
 from attestation.api import RunBlob as ShownBlob
 from attestation.api import RunCheck, RunEvidence, RunResult
 from attestation.api.node import EvidenceItem
+from attestation.api.operations import OperatorAPI
 from attestation.appraisal import Appraisal, Case
 from attestation.appraisal.appraise import EVIDENCE, POLICY
 from attestation.appraisal.assurance import ASSURANCE
@@ -38,18 +40,17 @@ from attestation.results import (
     conclude,
 )
 from attestation.results.ear import ear_claims
-from attestation.store import RunBlob, Tx
+from attestation.store import Run, RunBlob, Tx
 from attestation.text import clean
 from attestation.wire import b64encode, jcs
 from attestation_service import __version__
 from attestation_service.keys import crypto_policy
 from attestation_service.resources import Resources
-from attestation_service.runs.asked import Asked
+from attestation_service.runs.attempts import AttemptContext, identity_of
 from attestation_service.runs.backends import BACKENDS, Gathered, Sought
-from attestation_service.runs.codes import CODES, MACHINE, REFERENCE, code_of_refusal
+from attestation_service.runs.codes import CODES, MACHINE, REFERENCE, SOURCES, code_of_refusal, source_of
 from attestation_service.verifier import nodes
 
-MAX_QUOTE_BYTES: Final = 64 << 10
 MAX_WORDS: Final = 1024
 _WAIT_FOR_COLLATERAL: Final = frozenset({"snp-vek", "snp-revocation", "tdx-collateral", "tdx-revocation"})
 _ADMITTED: Final = (Status.REGISTERED, Status.ATTESTED)
@@ -76,50 +77,67 @@ class Judged:
     wanted: tuple[str, ...] = ()
 
 
-def judge(tx: Tx, request: RunEvidence, asked: Asked, res: Resources, at: datetime) -> Judged:
+def judge(tx: Tx, request: RunEvidence, context: AttemptContext, res: Resources, at: datetime) -> Judged:
     """Return what the answer of a node is; a refusal is a value, because it still spends the challenge."""
     if request.unavailable is not None:
         # A node's own words, which people read on terminals.
         device = request.unavailable.model_copy(update={"detail": clean(request.unavailable.detail)})
         why = _words(f"{device.code}: {device.detail}")
         checks = (RunCheck(id=EVIDENCE.name, outcome="unavailable", actual=why),)
-        return Judged(result=_result(asked, at, "indeterminate", checks=checks, unavailable=device))
-    machine = nodes.named_or_taken_back(tx, asked.run.node_name, asked.run.cluster_id)
-    backend = BACKENDS[asked.run.backend]
+        return Judged(
+            result=_result(context, at, "indeterminate", checks=checks, unavailable=device, notes=why)
+        )
+    machine = nodes.named_or_taken_back(tx, context.run.node_name, context.run.cluster_id)
+    backend = BACKENDS[context.run.backend]
     try:
         item = _only_item(request, backend.media_type)
-        gathered = backend.gather(item.value, Sought(asked, machine, tx, res, at))
+        gathered = backend.gather(item.value, Sought(context, machine, tx, res, at))
     except MalformedEvidence as refusal:
-        failed = EVIDENCE.failed(f"evidence of {asked.run.backend}", str(refusal))
-        result = _result(asked, at, "failed", checks=(_check(failed, None, None),), rejected=refusal.code)
+        failed = EVIDENCE.failed(f"evidence of {context.run.backend}", str(refusal))
+        result = _result(
+            context,
+            at,
+            "failed",
+            checks=(_check(failed, None, None),),
+            rejected=refusal.code,
+            notes=_notes([failed]),
+        )
         return Judged(result=result, refusal=refusal)
-    appraisal = _appraised(gathered, asked, machine, res, at)
-    outcomes = _outcomes(appraisal, gathered, asked, machine, res)
+    appraisal = _appraised(gathered, context, machine, res, at)
+    outcomes = _outcomes(appraisal, gathered, context, machine, res)
     verdict = conclude(outcomes)
-    blob = _blob(item, asked)
+    blob = _blob(item, context)
     error = appraisal.error if appraisal is not None else None
     proven = appraisal if error is None else None
     result = _result(
-        asked,
+        context,
         at,
         verdict.value.lower(),
         rejected=error.code if error is not None else None,
         machine_id=machine.machine_id if machine is not None else None,
-        quote=b64encode(gathered.quote) if len(gathered.quote) <= MAX_QUOTE_BYTES else None,
+        quote=b64encode(gathered.quote),
         signature=b64encode(gathered.signature) if gathered.signature is not None else None,
-        evidence=(ShownBlob(media_type=blob.media_type, sha256=blob.sha256, size=len(blob.content)),),
-        measurements=backend.measurements(proven, asked) if proven is not None else (),
+        evidence=(
+            ShownBlob(
+                media_type=blob.media_type,
+                sha256=blob.sha256,
+                size=len(blob.content),
+                url=_kept_at(context.run, res),
+            ),
+        ),
+        measurements=backend.measurements(proven, context) if proven is not None else (),
         tcb=backend.tcb(proven) if proven is not None else None,
         checks=tuple(_check(each, gathered, error) for each in outcomes),
+        notes=_notes(outcomes),
     )
     missing: tuple[str, ...] = ()
-    if verdict is not Verdict.VERIFIED and collateral_rules(asked.policy).allow_fetch:
+    if verdict is not Verdict.VERIFIED and collateral_rules(context.policy).allow_fetch:
         missing = res.collateral.missing(tx, backend.kind, gathered.evidence, at)
     return Judged(
         result=result,
         machine=machine,
         blobs=(blob,),
-        claims=_claims(appraisal, outcomes, verdict, asked, machine, res, at),
+        claims=_claims(appraisal, outcomes, verdict, context, machine, res, at),
         wanted=missing,
     )
 
@@ -137,7 +155,7 @@ def _only_item(request: RunEvidence, media_type: str) -> EvidenceItem:
 
 
 def _appraised(
-    gathered: Gathered, asked: Asked, machine: Machine | None, res: Resources, at: datetime
+    gathered: Gathered, context: AttemptContext, machine: Machine | None, res: Resources, at: datetime
 ) -> Appraisal | None:
     """Return the appraisal; None where nobody knows by which key the evidence would have to be signed."""
     if gathered.expected is None:
@@ -146,33 +164,37 @@ def _appraised(
         {gathered.kind: gathered.evidence},
         Case(
             expected={gathered.kind: gathered.expected},
-            requested_policy=asked.policy.ref,
-            policy=asked.policy,
+            requested_policy=context.policy.ref,
+            policy=context.policy,
             # Of a node that no machine is, the check `machine` says so; this one has nothing to compare.
             assurance=machine.assurance if machine is not None else Assurance.TOFU,
             role=machine.role if machine is not None else None,
-            cluster=asked.run.cluster_id,
+            cluster=context.run.cluster_id,
         ),
         at,
     )
 
 
 def _outcomes(
-    appraisal: Appraisal | None, gathered: Gathered, asked: Asked, machine: Machine | None, res: Resources
+    appraisal: Appraisal | None,
+    gathered: Gathered,
+    context: AttemptContext,
+    machine: Machine | None,
+    res: Resources,
 ) -> list[Outcome]:
     """Return every outcome, that of the appraisal and what a run asks besides."""
-    found = [_judge_machine(gathered, asked, machine, res)]
-    if identifier(asked.policy) != asked.run.policy_id:
+    found = [_judge_machine(gathered, context, machine, res)]
+    if identifier(context.policy) != context.run.policy_id:
         # By another version, or by who writes to the database: nobody asked what would be answered.
         found.append(POLICY.undecided("the policy is not what it was when the run was opened"))
     if appraisal is None:
         return found
-    found += [each if asked.enforced else _reported(each) for each in appraisal.result.outcomes]
+    found += [each if context.enforced else _reported(each) for each in appraisal.result.outcomes]
     if appraisal.error is not None:
         return found
-    if not asked.enforced:
+    if not context.enforced:
         found.append(POLICY.undecided("nothing is enforced: what was measured is recorded, not accepted"))
-    elif not _matched(appraisal.result, asked):
+    elif not _matched(appraisal.result, context):
         found.append(REFERENCE.undecided("no reference value of the policy was compared and matched"))
     else:
         found.append(REFERENCE.passed())
@@ -186,8 +208,10 @@ def _reported(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _judge_machine(gathered: Gathered, asked: Asked, machine: Machine | None, res: Resources) -> Outcome:
-    run = asked.run
+def _judge_machine(
+    gathered: Gathered, context: AttemptContext, machine: Machine | None, res: Resources
+) -> Outcome:
+    run = context.run
     if machine is None:
         return MACHINE.undecided(f"no machine of the cluster {run.cluster_id} is called {run.node_name}")
     if machine.status is Status.PENDING_APPROVAL:
@@ -206,12 +230,12 @@ def _judge_machine(gathered: Gathered, asked: Asked, machine: Machine | None, re
     return MACHINE.passed()
 
 
-def _matched(result: AttestationResult, asked: Asked) -> bool:
+def _matched(result: AttestationResult, context: AttemptContext) -> bool:
     """Return True if a reference value that is enforced was compared and is as expected."""
     if result.boot_state_appraised:
         return True
     pinned = {
-        f"pcr{rule.index}" for rule in asked.policy.tpm.rules if rule.ignore is None and not rule.report
+        f"pcr{rule.index}" for rule in context.policy.tpm.rules if rule.ignore is None and not rule.report
     }
     return any(isinstance(each, Passed) and each.check in pinned for each in result.outcomes)
 
@@ -220,7 +244,7 @@ def _claims(
     appraisal: Appraisal | None,
     outcomes: list[Outcome],
     verdict: Verdict,
-    asked: Asked,
+    context: AttemptContext,
     machine: Machine | None,
     res: Resources,
     at: datetime,
@@ -241,35 +265,36 @@ def _claims(
         machine_id=machine.machine_id,
         ek_fingerprint=machine.fingerprint,
         assurance=appraisal.assurance,
-        nonce=b64encode(asked.nonce),
+        nonce=b64encode(context.nonce),
         issuer=res.settings.service_url,
-        expires_at=at + timedelta(seconds=asked.policy.max_age_seconds),
+        expires_at=at + timedelta(seconds=context.policy.max_age_seconds),
         build=__version__,
-        policy_sha256=asked.policy.sha256,
-        policy_identifier=identifier(asked.policy),
+        policy_sha256=context.policy.sha256,
+        policy_identifier=identifier(context.policy),
         tell_checks=True,
         codes=CODES,
     )
 
 
-def _result(asked: Asked, at: datetime, verdict: Any, **found: Any) -> RunResult:
+def _result(context: AttemptContext, at: datetime, verdict: Any, **found: Any) -> RunResult:
     return RunResult(
+        run=identity_of(context.run),
         verdict=verdict,
         judged_at=at,
-        policy_id=asked.run.policy_id,
-        policy_source=asked.run.policy_source,
-        mode=asked.mode,
+        policy_id=context.run.policy_id,
+        policy_source=context.run.policy_source,
+        mode=context.mode,
         **found,
     )
 
 
-def _blob(item: EvidenceItem, asked: Asked) -> RunBlob:
+def _blob(item: EvidenceItem, context: AttemptContext) -> RunBlob:
     assert isinstance(item.value, dict)
     content = jcs(item.value)
     return RunBlob(
-        challenge_id=asked.attempt.challenge_id,
+        challenge_id=context.attempt.challenge_id,
         position=0,
-        run_id=asked.run.run_id,
+        run_id=context.run.run_id,
         media_type=item.media_type,
         sha256=hashlib.sha256(content).hexdigest(),
         content=content,
@@ -278,10 +303,10 @@ def _blob(item: EvidenceItem, asked: Asked) -> RunBlob:
 
 def _check(outcome: Outcome, gathered: Gathered | None, error: EvidenceRejected | None) -> RunCheck:
     """Return an outcome as controllers and relying parties read it."""
-    code = CODES.get(outcome.check)
+    code, source = CODES.get(outcome.check), SOURCES.get(outcome.check)
     match outcome:
         case Passed(check, note):
-            return RunCheck(id=check, outcome="pass", actual=_words(note) or None)
+            return RunCheck(id=check, outcome="pass", actual=_words(note) or None, source=source)
         case Failed(check, expected, found):
             foreign = gathered is not None and gathered.foreign
             refused = code_of_refusal(error, check, foreign=foreign)
@@ -291,14 +316,41 @@ def _check(outcome: Outcome, gathered: Gathered | None, error: EvidenceRejected 
                 code=refused or code,
                 expected=_words(expected),
                 actual=_words(found),
+                source=source_of(check, refused),
             )
         case Undecided(check, reason):
             waits = Code.COLLATERAL_UNAVAILABLE if check in _WAIT_FOR_COLLATERAL else None
-            return RunCheck(id=check, outcome="unavailable", code=waits, actual=_words(reason))
+            return RunCheck(id=check, outcome="unavailable", code=waits, actual=_words(reason), source=source)
         case Reported(check, expected, found):
-            return RunCheck(id=check, outcome="skipped", expected=_words(expected), actual=_words(found))
+            return RunCheck(
+                id=check, outcome="skipped", expected=_words(expected), actual=_words(found), source=source
+            )
         case Flagged(check, note):
-            return RunCheck(id=check, outcome="skipped", actual=_words(note))
+            return RunCheck(id=check, outcome="skipped", actual=_words(note), source=source)
+
+
+def _notes(outcomes: list[Outcome]) -> str | None:
+    """Return for people what kept evidence from being verified, and what was noticed besides; None where nothing."""
+    kept = [each for each in outcomes if isinstance(each, Failed | Undecided)]
+    noticed = [each for each in outcomes if isinstance(each, Flagged | Reported)]
+    told = "; ".join(f"{each.check}: {_told(each)}" for each in (*kept, *noticed))
+    return _words(clean(told)) or None
+
+
+def _told(outcome: Failed | Undecided | Flagged | Reported) -> str:
+    match outcome:
+        case Failed(_, expected, found) | Reported(_, expected, found):
+            return f"expected {expected}, found {found}"
+        case Undecided(_, reason):
+            return reason
+        case Flagged(_, note):
+            return note
+
+
+def _kept_at(run: Run, res: Resources) -> str:
+    """Return where evidence of a run is to be had: within its sealed bundle, from the service while that keeps it."""
+    path = OperatorAPI.run_bundle.path.format(uid=quote(run.run_uid, safe=""))
+    return f"{res.settings.service_url}/api/v1{path}?cluster_id={quote(run.cluster_id, safe='')}"
 
 
 def _words(text: str) -> str:

@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import SystemRandom
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import structlog
 
@@ -28,6 +28,7 @@ from attestation.audit import AuditEvent, canonical_bytes
 from attestation.audit.merkle import inclusion_proof
 from attestation.errors import AttestationError, MalformedEvidence, RequestInvalid, RunDiffers, Unavailable
 from attestation.reference.identifier import canonical, named
+from attestation.runs import STAGES, SealPhase, SealStage
 from attestation.sealing import (
     ACTION,
     MEDIA_TYPE,
@@ -45,14 +46,14 @@ from attestation.sealing import (
 )
 from attestation.sealing.keys import public_members
 from attestation.sealing.statement import digest_of
-from attestation.store import Run, RunAttempt, RunBlob, RunSeal, SealPhase, StoredCheckpoint, Tx
+from attestation.store import Run, RunAttempt, RunBlob, RunSeal, StoredCheckpoint, Tx
 from attestation.wire import b64decode, b64encode, jcs
 from attestation_service import __version__
 from attestation_service.archive import ArchiveFault, Fault
 from attestation_service.auth import ControllerDep
 from attestation_service.resources import Res, Resources
 from attestation_service.runs.agreement import agreed
-from attestation_service.runs.asked import asked_by
+from attestation_service.runs.attempts import context_of
 from attestation_service.runs.handlers import RunUID, demand
 from attestation_service.storage.chores import MAINTENANCE
 
@@ -67,10 +68,6 @@ BATCH: Final = 20
 NOTHING_ELSE_WORKS: Final = frozenset({Fault.FULL, Fault.DENIED, Fault.UNREACHABLE, Fault.FAILED})
 """After one of these the archive is left alone until the next tick: others would fail as this one."""
 
-Stage = Literal["Signed", "Logged", "Archived"]
-STAGES: Final[Mapping[str, Stage]] = {"Pending": "Signed", "Signed": "Logged", "Logged": "Archived"}
-"""What a phase waits for."""
-
 
 class _NotYet(Exception):
     """A step cannot be done now.
@@ -82,7 +79,7 @@ class _NotYet(Exception):
         final: Waiting does not change it.
     """
 
-    def __init__(self, stage: Stage, reason: str, detail: str, *, final: bool = False) -> None:
+    def __init__(self, stage: SealStage, reason: str, detail: str, *, final: bool = False) -> None:
         super().__init__(detail)
         self.failure = (stage, reason, detail)
         self.final = final
@@ -394,7 +391,7 @@ def _statement(
         RequestInvalid: A spec has no canonical form, or lacks what is told of it.
         RunDiffers: The policy is read otherwise than when the run was opened.
     """
-    policy = canonical(asked_by(run, attempt).policy)
+    policy = canonical(context_of(run, attempt).policy)
     if named(policy) != run.policy_id:
         raise RunDiffers("the policy is read otherwise by this version than when the run was opened")
     try:

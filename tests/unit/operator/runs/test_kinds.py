@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attestation.runs import Reason
 from attestation_operator.crds import DEFINITIONS
 from attestation_operator.crds.runs import Run, RunSpec
 from attestation_operator.crds.structural import structural
@@ -24,7 +25,7 @@ from attestation_operator.objects import (
     Kind,
 )
 from attestation_operator.runs import kinds
-from attestation_operator.runs.objects import Condition, Reason, node_facts
+from attestation_operator.runs.objects import Condition, node_facts
 from tests.fixtures.attestation_kinds import AT, GOOD, REFUSED, SEED, changed
 
 KINDS = (RUN, RESULT, POLICY, SECURITY_EVENT, BUNDLE, SCHEDULE)

@@ -10,6 +10,7 @@ import pytest
 
 from attestation.api.runs import RunResult
 from attestation.clock import parse_rfc3339, rfc3339
+from attestation.runs import EventType
 from attestation_operator import crds
 from attestation_operator.errors import ObjectChanged
 from attestation_operator.objects import BUNDLE, NODE, POLICY, RESULT, SECURITY_EVENT, Key
@@ -389,7 +390,7 @@ def test_another_fact_under_our_name_is_no_success() -> None:
     """An event that is there counts as told only if its signals are the same."""
     world = World()
     world.settle()
-    forged = world.chosen.teller.name(read_run(world.run), 1, VERIFIED)
+    forged = world.chosen.teller.name(read_run(world.run), 1, EventType(VERIFIED))
     world.cluster.put(
         SECURITY_EVENT,
         {"metadata": {"name": forged}, "spec": {"type": VERIFIED, "signals": {"verdict": "verified"}}},
@@ -418,7 +419,7 @@ def test_a_fact_that_is_told_otherwise_is_another(change: dict[str, Any]) -> Non
     told = ended(result("failed")).event(FAILED)["spec"]
     world = World()
     world.settle()
-    forged = world.chosen.teller.name(read_run(world.run), 1, FAILED)
+    forged = world.chosen.teller.name(read_run(world.run), 1, EventType(FAILED))
     world.cluster.put(SECURITY_EVENT, {"metadata": {"name": forged}, "spec": told | change})
     world.service.judge(result("failed"))
     world.settle()

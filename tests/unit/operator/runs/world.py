@@ -146,6 +146,16 @@ def result(
 ) -> RunResult:
     """Return what the service found."""
     members: dict[str, Any] = {
+        "run": {
+            "cluster_id": CLUSTER,
+            "uid": "uid-1",
+            "namespace": SPACE,
+            "name": NAME,
+            "node_name": NODE_NAME,
+            "node_uid": "node-1",
+            "backend": "tpm",
+            "deadline": AT,
+        },
         "verdict": verdict,
         "judged_at": AT,
         "machine_id": MACHINE,
@@ -154,7 +164,11 @@ def result(
         "mode": mode,
         "quote": "cXVvdGU=",
         "signature": "c2ln",
-        "evidence": (RunBlob(media_type="application/vnd.itl.tpm-quote", sha256="ab" * 32, size=7),),
+        "evidence": (
+            RunBlob(
+                media_type="application/vnd.itl.tpm-quote", sha256="ab" * 32, size=7, url="https://itl.test/b"
+            ),
+        ),
         "measurements": (RunMeasurement(slot="7", digest="ab" * 32),),
         "checks": (RunCheck(id="pcr7", outcome="pass" if verdict == "verified" else "fail"),),
     }

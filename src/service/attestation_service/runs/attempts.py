@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-from attestation.api import RunChallengeShown
+from attestation.api import RunChallengeShown, RunIdentity, RunResult
+from attestation.errors import RunDiffers
 from attestation.reference import Policy
 from attestation.reference.attestation_policy import policy_of
 from attestation.report_data import run_nonce
@@ -24,7 +25,7 @@ RANDOM_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AttemptContext:
     """A run and one attempt of it, with what both mean.
 
     Args:
@@ -47,10 +48,10 @@ class Asked:
         return "enforce" if self.enforced else "report"
 
 
-def asked_by(run: Run, attempt: RunAttempt) -> Asked:
+def context_of(run: Run, attempt: RunAttempt) -> AttemptContext:
     """Return what *run* asks with *attempt*."""
     policy, enforced = policy_in(run.policy, run.backend)
-    return Asked(
+    return AttemptContext(
         run=run, attempt=attempt, policy=policy, enforced=enforced, nonce=nonce_of(run, attempt.random)
     )
 
@@ -92,3 +93,35 @@ def shown(run: Run, attempt: RunAttempt) -> RunChallengeShown:
         nonce=b64encode(nonce_of(run, attempt.random)),
         expires_at=attempt.expires_at,
     )
+
+
+def identity_of(run: Run) -> RunIdentity:
+    """Return which run *run* is, as it is told within what was judged."""
+    return RunIdentity(
+        cluster_id=run.cluster_id,
+        uid=run.run_uid,
+        namespace=run.namespace,
+        name=run.name,
+        node_name=run.node_name,
+        node_uid=run.node_uid,
+        backend=run.backend,
+        nonce=run.nonce,
+        deadline=run.deadline,
+    )
+
+
+def result_of(run: Run, attempt: RunAttempt) -> RunResult | None:
+    """Return what was judged in an attempt of *run*, None where nothing was.
+
+    Raises:
+        RunDiffers: It was judged as another run: of another node, say, by who wrote one into the row and took it back.
+    """
+    if attempt.result is None:
+        return None
+    found = RunResult.model_validate_json(attempt.result)
+    if found.run != identity_of(run) or (found.policy_id, found.policy_source) != (
+        run.policy_id,
+        run.policy_source,
+    ):
+        raise RunDiffers("the run is not what it was when its attempt was judged")
+    return found
