@@ -126,7 +126,7 @@ def test_c6_phase_and_event_follow_the_verdict(
             assert ready.types(run) == sorted([STARTED, type_])
             [event] = [each for each in ready.events(run) if each["spec"]["type"] == type_]
             assert event["spec"]["severity"] == severity
-            assert event["status"]["phase"] == "Attested"
+            assert event["status"]["phase"] == "Archived"
             assert ready.result(run)["spec"]["verdict"] == judged.verdict
             assert ("quote" in ready.result(run)["spec"]) == (judged.unavailable is None)
 

@@ -162,7 +162,9 @@ class SecurityEventSpec(Part):
 class SecurityEventStatus(Part):
     """What became of it."""
 
-    phase: EventPhase | None = Field(default=None, description="Attested: sealed in a bundle. Archived: kept")
+    phase: EventPhase | None = Field(
+        default=None, description="Attested: signed and logged. Archived: the bundle's file is kept too"
+    )
     acknowledged: bool | None = Field(default=None, description="Somebody has seen it")
     acknowledged_by: Short | None = Field(default=None, description="Who")
     acknowledged_at: Instant | None = Field(default=None, description="When")
@@ -170,7 +172,7 @@ class SecurityEventStatus(Part):
         default=None, description="Of the sealed statement"
     )
     attestation_bundle_ref: NamedRef | None = Field(default=None, description="The AttestationBundle")
-    archived_at: Instant | None = Field(default=None, description="When it was archived")
+    archived_at: Instant | None = Field(default=None, description="When the file was there")
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
         default=(), description="As of every kind", json_schema_extra=listed("type")
     )

@@ -10,7 +10,7 @@ from attestation.api.runs import RunBundle, RunSeal, SealArchive, SealedObject, 
 from attestation.clock import rfc3339
 from attestation.runs import STAGES, SealPhase
 from attestation_operator.objects import BUNDLE, SECURITY_EVENT, Key, Raw, Target
-from attestation_operator.runs.events import ATTESTED
+from attestation_operator.runs.events import ARCHIVED, ATTESTED
 from attestation_operator.runs.objects import said, with_conditions
 
 SEALED: Final[SealPhase] = "Sealed"
@@ -111,10 +111,19 @@ def _archive(archive: SealArchive) -> dict[str, Any]:
     }
 
 
-def attested_status(bundle: Raw, sealed: RunBundle) -> dict[str, Any]:
-    """Return the members of an event's `status` that say what sealed it."""
-    return {
+def event_status(event: Raw, bundle: Raw, sealed: RunBundle) -> dict[str, Any] | None:
+    """Return the members of an event's `status` that say what became of its seal; None where they say it already.
+
+    Attested: the statement is signed and stands in the log, which proves it. Archived: its file is in the archive too.
+    """
+    if sealed.log_entry is None:
+        return None
+    wanted: dict[str, Any] = {
         "phase": ATTESTED,
         "attestationDigest": sealed.statement_digest,
         "attestationBundleRef": {"name": bundle["metadata"]["name"]},
     }
+    if sealed.phase == SEALED and sealed.sealed_at is not None:
+        wanted |= {"phase": ARCHIVED, "archivedAt": rfc3339(sealed.sealed_at)}
+    there = event.get("status") or {}
+    return None if all(there.get(key) == value for key, value in wanted.items()) else wanted

@@ -20,6 +20,7 @@ EXPERIMENTAL: Final = {"ugallu.io/type-experimental": "true"}
 
 ACTIVE: Final = "Active"
 ATTESTED: Final = "Attested"
+ARCHIVED: Final = "Archived"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

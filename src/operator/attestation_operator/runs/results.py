@@ -10,11 +10,14 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from attestation.api.runs import RunAttempt, RunDetail, RunResult
 from attestation.clock import parse_rfc3339, rfc3339
 from attestation.runs import UNJUDGED, Reason
 from attestation.wire import jcs
 from attestation_operator.actions import Action, Delete, MergeStatus
+from attestation_operator.crds.runs import ResultSpec
 from attestation_operator.objects import RESULT, Raw, Target
 from attestation_operator.runs.objects import Run, later
 
@@ -81,10 +84,16 @@ def _present(**members: Any) -> dict[str, Any]:
 
 
 def is_same(there: Raw, wanted: Raw) -> bool:
-    """Return whether the Result *there* says what *wanted* says: of this run, this attempt, with this verdict."""
-    members = ("derivedFromRun", "attempt", "challengeID", "verdict", "policyID", "policySource")
-    one, other = there.get("spec") or {}, wanted["spec"]
-    return all(one.get(member) == other.get(member) for member in members)
+    """Return whether the Result *there* says all that *wanted* says, and nothing else.
+
+    By the model of its kind, so that an order of members, or an empty list that is left out, is no difference. What an
+    API server keeps beside (`metadata`) and what it is worth (`status`) is not what it says.
+    """
+    try:
+        said = ResultSpec.model_validate(there.get("spec"), by_alias=True, by_name=False)
+    except ValidationError:
+        return False
+    return said == ResultSpec.model_validate(wanted["spec"], by_alias=True, by_name=False)
 
 
 def spec_sha256(there: Raw) -> str:

@@ -74,7 +74,7 @@ def test_phase_event_and_result_follow_what_was_judged(end: str) -> None:
     assert world.result["spec"]["verdict"] == found.verdict
     assert ("quote" in world.result["spec"]) == (end != "no device")
     assert world.said["EventsEmitted"][0] == world.said["Sealed"][0] == "True"
-    assert event["status"]["phase"] == "Attested"
+    assert event["status"]["phase"] == "Archived"
 
 
 def test_a_run_is_accepted_opened_and_told_before_it_runs() -> None:
@@ -478,7 +478,7 @@ def test_a_process_may_end_before_any_action() -> None:
                 assert world.cluster.of(BUNDLE)[0]["status"]["phase"] == "Sealed"
                 assert {each["status"]["phase"] for each in world.cluster.of(SECURITY_EVENT)} == {
                     "Active",
-                    "Attested",
+                    "Archived",
                 }
 
 
@@ -559,9 +559,9 @@ def test_a_result_that_the_service_does_not_bear_out_is_replaced() -> None:
 
 
 def test_a_seal_is_asked_for_until_it_is_whole() -> None:
-    """§2.6: the bundle says how far it is; the event is Attested at the end and not before."""
+    """§2.5, §2.6: the bundle says how far it is; the event is Attested when that is proven, Archived when kept."""
     world = World()
-    world.service.seals_after = 2
+    world.service.seals_after = 3
     world.settle()
     world.service.judge(result())
     for _ in range(4):
@@ -569,6 +569,15 @@ def test_a_seal_is_asked_for_until_it_is_whole() -> None:
     [bundle] = world.cluster.of(BUNDLE)
     assert bundle["status"]["phase"] == "Signed"
     assert world.event(VERIFIED)["status"]["phase"] == "Active"
+    assert "Sealed" not in world.said
+    while world.service.sealed < world.service.seals_after:
+        world.pass_(60)
+        world.look()
+    [bundle] = world.cluster.of(BUNDLE)
+    assert bundle["status"]["phase"] == "Logged"
+    event = world.event(VERIFIED)
+    assert (event["status"]["phase"], "archivedAt" in event["status"]) == ("Attested", False)
+    assert event["status"]["attestationDigest"] == bundle["status"]["statementDigest"]
     assert "Sealed" not in world.said
     world.settle()
     world.settle()
@@ -580,6 +589,10 @@ def test_a_seal_is_asked_for_until_it_is_whole() -> None:
         "Archived": "True",
     }
     event = world.event(VERIFIED)
+    assert (event["status"]["phase"], event["status"]["archivedAt"]) == (
+        "Archived",
+        bundle["status"]["sealedAt"],
+    )
     assert event["status"]["attestationDigest"] == bundle["status"]["statementDigest"]
     assert event["status"]["attestationBundleRef"]["name"] == bundle["metadata"]["name"]
     assert bundle["metadata"]["name"] == event["metadata"]["name"].replace("se-", "ab-")

@@ -10,8 +10,9 @@ from typing import Any
 
 from attestation.clock import parse_rfc3339
 from attestation_operator.actions import Delete, MergeStatus
+from attestation_operator.crds.runs import ResultSpec
 from attestation_operator.runs.objects import result_name
-from attestation_operator.runs.results import reconcile, spec_sha256
+from attestation_operator.runs.results import is_same, reconcile, spec_sha256
 from tests.unit.operator.doubles import target
 from tests.unit.operator.runs.world import AT, World, result
 
@@ -107,3 +108,32 @@ def test_the_digest_of_a_result_is_that_of_the_sealed_one() -> None:
     there = {"spec": {"verifierNotes": "Köln…", "attempt": 1}}
     sealed = '{"attempt":1,"verifierNotes":"Köln…"}'.encode()
     assert spec_sha256(there) == hashlib.sha256(sealed).hexdigest()
+
+
+def test_a_result_is_the_same_only_in_every_member() -> None:
+    """One that tells another check, quote or node is none of ours, whatever else it says alike; an order is nothing."""
+    there = {"spec": verified().result["spec"] | {"nonce": "0123456789abcdef", "tcb": {"status": "UpToDate"}}}
+    spec = {**there["spec"], "attestationResult": "e30.e30.c2ln", "verifierNotes": "n"}
+    wanted = {"spec": spec}
+    assert is_same({"spec": dict(reversed(spec.items()))}, wanted)
+    assert is_same({"spec": {**spec, "tcb": {"status": "UpToDate", "advisoryIDs": []}}}, wanted)
+    names = {field.alias: field for field in ResultSpec.model_fields.values()}
+    assert spec.keys() == names.keys()
+    others: dict[str, Any] = {
+        "derivedFromRun": {"name": "other", "uid": "other"},
+        "backend": "tdx",
+        "attempt": 2,
+        "quote": "b3RoZXI=",
+        "signature": "b3RoZXI=",
+        "evidence": [],
+        "measurements": [],
+        "verdict": "failed",
+        "checks": [],
+        "tcb": {"status": "OutOfDate"},
+        "policySource": "inline",
+        "nonce": "another-0123456789",
+    }
+    for name in names:
+        assert not is_same({"spec": {**spec, str(name): others.get(str(name), "other")}}, wanted), name
+    assert not is_same({"spec": {**spec, "trusted": True}}, wanted)
+    assert not is_same({}, wanted)

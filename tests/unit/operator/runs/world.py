@@ -229,6 +229,8 @@ class Service:
                 signed_at=AT,
                 failures=(failed,),
             )
+        if 1 < self.sealed == self.seals_after:
+            return sealed().model_copy(update={"phase": "Logged", "archive": None, "sealed_at": None})
         if self.sealed <= self.seals_after:
             return RunBundle(phase="Signed", statement_digest="sha256:" + "ab" * 32, key_id="k", signed_at=AT)
         return sealed()
