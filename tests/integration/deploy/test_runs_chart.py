@@ -41,7 +41,12 @@ __all__ = ["documents", "run"]
 PAGE = Path("docs/kubernetes/installing-runs.md")
 AGENTS = "ugallu-system-privileged"
 OLDEST, NEWEST = "1.32.0", "1.36.0"
-ROLES = {"requester": "run-requester", "policy-author": "policy-author", "viewer": "run-viewer"}
+ROLES = {
+    "requester": "run-requester",
+    "policy-author": "policy-author",
+    "event-responder": "event-responder",
+    "viewer": "run-viewer",
+}
 
 NO_NODES: dict[str, Any] = {"approver": False, "signer": False, "nodes": False}
 SMALL: dict[str, Any] = {
@@ -359,6 +364,7 @@ def test_roles_of_people_are_part_of_edit_and_view(documents: Documents) -> None
         "run-requester": ["edit"],
         "policy-author": [],
         "schedule-author": [],
+        "event-responder": [],
         "run-viewer": ["view"],
     }
     assert not any(aggregated({**SMALL, "rbac": {"aggregate": False}}).values())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from attestation_operator.crds.security_events import SecurityEventStatus
 from attestation_operator.objects import BUNDLE, POLICY, RESULT, RUN, SCHEDULE, SECURITY_EVENT, Kind
 
 KINDS: Final = (RUN, RESULT, POLICY, SCHEDULE, SECURITY_EVENT, BUNDLE)
@@ -31,6 +32,13 @@ MAX_RUN_NAME: Final = 246
 """Characters of the name of a run, so that `<run>-result` is one too."""
 LONG_NAME: Final = (
     f"the name of a run has at most {MAX_RUN_NAME} characters: that of its Result is made of it"
+)
+
+ACKNOWLEDGED: Final = ("acknowledged", "acknowledgedBy", "acknowledgedAt")
+"""What a person writes of a SecurityEvent: that they have seen it. RBAC says who may (the role `event-responder`)."""
+NOT_SEEN: Final = (
+    "only the controller of attestation runs writes this; anybody else may say once, in their own name and with the "
+    "time, that they have seen the event: acknowledged, acknowledgedBy, acknowledgedAt"
 )
 
 NEW_SPEC: Final = {"name": "new-spec", "expression": "oldObject == null || oldObject.spec != object.spec"}
@@ -199,6 +207,29 @@ def written_by(users: Iterable[str]) -> Validation:
     )
 
 
+def kept_status() -> tuple[str, ...]:
+    """Return the members of the status of a SecurityEvent that whoever acknowledges it leaves as they are."""
+    aliases = (field.alias for field in SecurityEventStatus.model_fields.values())
+    return tuple(alias for alias in aliases if alias is not None and alias not in ACKNOWLEDGED)
+
+
+def seen_by(controller: str) -> Validation:
+    """Return that the controller writes the status of an event, and a person no more than that they have seen it."""
+    now, before = "object.status", "oldObject.status"
+    stays = " && ".join(
+        f"(has({before}) && has({before}.{name}) ? has({now}.{name}) && {now}.{name} == {before}.{name} "
+        f": !has({now}.{name}))"
+        for name in kept_status()
+    )
+    return Validation(
+        expression=f"request.userInfo.username in ['{controller}'] || (has({now}) && has({now}.acknowledged) && "
+        f"{now}.acknowledged && has({now}.acknowledgedBy) && {now}.acknowledgedBy == request.userInfo.username && "
+        f"has({now}.acknowledgedAt) && (!has({before}) || !has({before}.acknowledgedBy)) && {stays})",
+        message=NOT_SEEN,
+        reason="Forbidden",
+    )
+
+
 def policies(
     controller: str, schemas: Mapping[str, Mapping[str, Any]], *, prefix: str
 ) -> list[dict[str, Any]]:
@@ -221,7 +252,13 @@ def policies(
         ("runs-scheduled", [RUN.plural], "CREATE UPDATE", scheduled_by(controller)),
         ("results-written", [RESULT.plural], "CREATE", written_by([controller])),
         ("results-kept", [RESULT.plural], "UPDATE", written_by([controller, *COLLECTORS])),
-        ("status", [f"{kind.plural}/status" for kind in KINDS], "UPDATE", written_by([controller])),
+        (
+            "status",
+            [f"{kind.plural}/status" for kind in KINDS if kind != SECURITY_EVENT],
+            "UPDATE",
+            written_by([controller]),
+        ),
+        ("event-status", [f"{SECURITY_EVENT.plural}/status"], "UPDATE", seen_by(controller)),
     ):
         found += _policy(f"{prefix}-{name}", resources, operations, [rule])
     return found

@@ -197,9 +197,9 @@ def _seal(case: Case, result: Raw | None) -> Looked:
     status = bundles.bundle_status(bundle, sealed, at=case.at)
     if status is not None:
         actions.append(MergeStatus(target=Target.of(BUNDLE, bundle), status=status))
-    told = bundles.event_status(event, bundle, sealed)
+    told = bundles.event_status(fact, bundle, sealed)
     if told is not None:
-        actions.append(MergeStatus(target=Target.of(SECURITY_EVENT, event), status=told))
+        actions.append(MergeStatus(target=Target.of(SECURITY_EVENT, fact), status=told))
     if sealed.phase != bundles.SEALED:
         return _unfinished(case, sealed, tuple(actions))
     step = write(case, said(Condition.SEALED, bundles.SEALED, bundle_key.name))

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from attestation.errors import AttestationError
-from attestation_operator.objects import RESULT, RUN, SCHEDULE, Kind, Raw, clipped
+from attestation_operator.objects import RESULT, RUN, SCHEDULE, SECURITY_EVENT, Kind, Raw, clipped
 from attestation_operator.runs.admission import (
+    ACKNOWLEDGED,
     COLLECTORS,
     FINAL,
     IMMUTABLE,
@@ -19,6 +20,7 @@ from attestation_operator.runs.admission import (
     LONG_NAME,
     MAX_RUN_NAME,
     NOT_SCHEDULED,
+    NOT_SEEN,
     NOT_WRITER,
 )
 from attestation_operator.runs.kinds import faults
@@ -48,7 +50,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AdmissionRequest:
     """A request, as far as rules look at it."""
 
     uid: str
@@ -60,7 +62,7 @@ class Asked:
     old: Raw | None
 
 
-def parse(review: object) -> Asked:
+def parse(review: object) -> AdmissionRequest:
     """Read an AdmissionReview.
 
     Raises:
@@ -77,7 +79,7 @@ def parse(review: object) -> Asked:
     part, operation = request.get("subResource") or "", request.get("operation")
     if part not in ("", "status") or operation not in _OPERATIONS:
         raise ReviewMalformed("request: neither CREATE nor UPDATE of an object or its status")
-    return Asked(
+    return AdmissionRequest(
         uid=_text(request.get("uid"), "request.uid"),
         kind=kind,
         status=part == "status",
@@ -90,35 +92,52 @@ def parse(review: object) -> Asked:
     )
 
 
-def judge(asked: Asked, *, controller: str) -> Refusal | None:
+def judge(request: AdmissionRequest, *, controller: str) -> Refusal | None:
     """Return why a request is refused, None where it is not.
 
     Args:
-        asked: What was asked.
+        request: What was asked.
         controller: User name of the controller's ServiceAccount.
     """
     # 1. What others rest on has one writer. Without this, whoever may update a Run writes its verdict.
-    if asked.status:
-        return None if asked.username == controller else Refusal(code=403, message=NOT_WRITER)
-    if asked.kind == RESULT:
-        writers = (controller, *COLLECTORS) if asked.operation == "UPDATE" else (controller,)
-        if asked.username not in writers:
+    if request.status:
+        if request.username == controller:
+            return None
+        if request.kind != SECURITY_EVENT:
+            return Refusal(code=403, message=NOT_WRITER)
+        return None if _says_seen(request) else Refusal(code=403, message=NOT_SEEN)
+    if request.kind == RESULT:
+        writers = (controller, *COLLECTORS) if request.operation == "UPDATE" else (controller,)
+        if request.username not in writers:
             return Refusal(code=403, message=NOT_WRITER)
     # 2. Whose a run is says its controller. Without this, whoever may create Runs has theirs counted for a schedule.
-    if asked.kind == RUN and asked.username != controller and _owners(asked.new) - _owners(asked.old):
+    if request.kind == RUN and request.username != controller and _owners(request.new) - _owners(request.old):
         return Refusal(code=403, message=NOT_SCHEDULED)
     # 3. What was asked or found stays. Without this, a Run is judged by one policy and shows another.
-    spec = asked.new.get("spec")
-    is_new = asked.old is None or asked.old.get("spec") != spec
-    if asked.old is not None and asked.kind in FINAL and is_new:
+    spec = request.new.get("spec")
+    is_new = request.old is None or request.old.get("spec") != spec
+    if request.old is not None and request.kind in FINAL and is_new:
         return Refusal(code=422, message=IMMUTABLE)
     # 4. It is what its model says. One that is older than a rule can still lose an owner or a finalizer.
-    if is_new and (found := faults(asked.kind, {"spec": spec})):
+    if is_new and (found := faults(request.kind, {"spec": spec})):
         return Refusal(code=422, message=clipped("; ".join(found)))
     # 5. What comes of a run has room for its name.
-    if asked.kind == RUN and asked.old is None and len(_name(asked.new)) > MAX_RUN_NAME:
+    if request.kind == RUN and request.old is None and len(_name(request.new)) > MAX_RUN_NAME:
         return Refusal(code=422, message=LONG_NAME)
     return None
+
+
+def _says_seen(request: AdmissionRequest) -> bool:
+    """Return whether a request says that who asks has seen an event, once, and nothing else."""
+    new, old = (each.get("status") or {} for each in (request.new, request.old or {}))
+    return (
+        new.get("acknowledged") is True
+        and new.get("acknowledgedBy") == request.username
+        and bool(new.get("acknowledgedAt"))
+        and "acknowledgedBy" not in old
+        and {name: new[name] for name in new if name not in ACKNOWLEDGED}
+        == {name: old[name] for name in old if name not in ACKNOWLEDGED}
+    )
 
 
 def _name(raw: Raw) -> str:
@@ -141,9 +160,9 @@ def _owners(raw: Raw | None) -> set[str]:
     }
 
 
-def answer(asked: Asked, refusal: Refusal | None) -> dict[str, Any]:
+def answer(request: AdmissionRequest, refusal: Refusal | None) -> dict[str, Any]:
     """Return the AdmissionReview that answers."""
-    response: dict[str, Any] = {"uid": asked.uid, "allowed": refusal is None}
+    response: dict[str, Any] = {"uid": request.uid, "allowed": refusal is None}
     if refusal is not None:
         response["status"] = {"code": refusal.code, "reason": refusal.reason, "message": refusal.message}
     return {**REVIEW, "response": response}

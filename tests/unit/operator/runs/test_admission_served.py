@@ -40,21 +40,37 @@ def _asked(cluster: Cluster, case: Case) -> dict[str, Any]:
     path = f"/apis/{kind.api_version}{place}/{kind.plural}"
     body, method = case.new(), "POST"
     if case.before is not None:
-        found = cluster.make(kind.group, kind.plural, case.old(), namespace=namespace)
+        before = case.old()
+        found = cluster.make(kind.group, kind.plural, before, namespace=namespace)
+        if case.said is not None:
+            # What is created has no status yet.
+            before["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
+            found = _answered(cluster, f"{path}/one/status", before, CONTROLLER)
         body["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
         path, method = f"{path}/one{'/status' if case.status else ''}", "PUT"
-    user = User(case.user, ("system:masters",))
     try:
-        answer = cluster.answer(
-            Request(method=method, path=path, query={}, body=json.dumps(body).encode(), user=user)
-        )
+        return {"code": 200, **_answered(cluster, path, body, case.user, method=method)}
     finally:
         name = body["metadata"]["name"]
         if (left := cluster.store.get((kind.group, kind.plural), namespace, name)) is not None:
             cluster.delete(cluster.resources[kind.group, kind.plural], left)
+
+
+def _answered(
+    cluster: Cluster, path: str, body: dict[str, Any], user: str, *, method: str = "PUT"
+) -> dict[str, Any]:
+    """Return what the server answers."""
+    request = Request(
+        method=method,
+        path=path,
+        query={},
+        body=json.dumps(body).encode(),
+        user=User(user, ("system:masters",)),
+    )
+    answer = cluster.answer(request)
     assert isinstance(answer, Answer)
     said: dict[str, Any] = json.loads(answer.body)
-    return {"code": 200, **said}
+    return said
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
