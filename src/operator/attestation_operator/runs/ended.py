@@ -222,7 +222,7 @@ def _unsealed(case: Case, answer: Answer) -> Looked:
     waits = _waits_for_the_service(case, answer)
     assert isinstance(answer, AttestationError)
     there = case.run.condition(Condition.SEALED)
-    if isinstance(answer, Unavailable) or there.get("reason") == SEAL_REFUSED or _is_over(case):
+    if isinstance(answer, Unavailable) or there.get("reason") == SEAL_REFUSED:
         return waits
     words = f"{answer.code}: {answer}"
     refused = write(case, said(Condition.SEALED, SEAL_REFUSED, words, true=False))

@@ -70,7 +70,7 @@ def lapsed(node: Raw, *, action: NodeAction, before: datetime) -> tuple[Action, 
     if action is NodeAction.NONE or not said_at.isdecimal() or int(said_at) >= int(before.timestamp()):
         return ()
     if action is NodeAction.LABEL and labels.get(RUN_VERDICT_LABEL) != VERIFIED:
-        return ()  # no word to be taken back
+        return ()  # one that failed does not become undecided by itself
     return _act(node, labels, action, UNDECIDED, said_at)
 
 

@@ -15,7 +15,7 @@ from attestation_operator.nodes.objects import (
     RUN_CORDONED_LABEL,
     RUN_VERDICT_LABEL,
 )
-from attestation_operator.runs.node_action import TAINT, NodeAction, reconcile
+from attestation_operator.runs.node_action import TAINT, NodeAction, lapsed, reconcile
 from tests.unit.operator.runs.world import AT, AWAY, REPORTED, World, result, unavailable
 
 FOREIGN = {"key": "somebody.else/x", "effect": "NoExecute"}
@@ -138,6 +138,22 @@ def test_a_run_that_is_completed_late_takes_back_nothing(action: NodeAction) -> 
     late = reconcile(world.node, action=action, verdict="verified", ended_at=AT - timedelta(seconds=1))
     assert late == ()
     assert marked(world) == before
+
+
+@pytest.mark.parametrize("verdict", ["failed", "indeterminate"])
+def test_what_was_not_verified_does_not_lapse(verdict: str) -> None:
+    """A label that says `failed` says so until a run says otherwise."""
+    world = World()
+    through(world, NodeAction.LABEL, verdict)
+    assert lapsed(world.node, action=NodeAction.LABEL, before=AT + timedelta(days=400)) == ()
+
+
+def test_a_node_of_which_no_run_spoke_does_not_lapse() -> None:
+    """Whoever labelled it is not taken back."""
+    world = World()
+    world.node["metadata"]["labels"] |= {ATTESTED_LABEL: "true", RUN_VERDICT_LABEL: "verified"}
+    for action in NodeAction:
+        assert lapsed(world.node, action=action, before=AT) == ()
 
 
 def test_where_the_machine_is_not_trusted_the_label_waits() -> None:
