@@ -35,11 +35,12 @@ from attestation_service.border.tls import ServerTLS
 from attestation_service.border.understanding import Understanding
 from attestation_service.context import logs
 from attestation_service.entitlements import names
+from attestation_service.hsm.delegates import HSMAnswers
 from attestation_service.keys import crypto_policy, known_keys
 from attestation_service.keys.service_keys import KeyHolder
+from attestation_service.ocsp.sealing import PURPOSE
 from attestation_service.operators.acts import ActStore
 from attestation_service.pki import Revocation
-from attestation_service.pki.delegates import PURPOSE
 from attestation_service.process import dispatch, maintenance, weakenings
 from attestation_service.reports.routes import reports
 from attestation_service.resources import Resources
@@ -279,6 +280,9 @@ async def owned(
             provider_keys_stale=lambda: oidc is not None and oidc.stale,
             revocation=Revocation(settings, store, clock, authority, service_keys.secret(PURPOSE))
             if authority is not None
+            else None,
+            hsm_answers=HSMAnswers(settings, store, clock, service_keys.secret(PURPOSE))
+            if settings.clusters
             else None,
         )
     finally:

@@ -75,6 +75,7 @@ class Resources:
     cluster_identities: ClusterIdentities | None = None
     authority: Authority | None = None
     revocation: Revocations | None = None
+    hsm_answers: object | None = None
     subscribers: Mapping[Event, Sequence[str]] = field(default_factory=dict)
     appraise: Appraise = appraise
     tracing: object | None = None

@@ -23,7 +23,9 @@ from attestation.errors import SignerUnavailable
 from attestation.pki.ocsp import MAX_REQUEST_BYTES
 from attestation.store import StoredCRL
 from attestation_service.authority import Authority, keyring
-from attestation_service.pki import Lists, Responder, Revocation, delegates, lists, responder, routes
+from attestation_service.ocsp import answers as kept_answers
+from attestation_service.ocsp import sealing
+from attestation_service.pki import Lists, Responder, Revocation, lists, routes
 from attestation_service.process import maintenance
 from tests.unit.pki.revocation_kit import pki
 from tests.unit.service.ca_world import no_more, nothing, wanted
@@ -818,9 +820,9 @@ async def test_keys_that_answer_are_sealed(start: Starter, monkeypatch: pytest.M
     """To the service's key, their certificate and their CA key: who has the database has none, nor who moves them."""
     ca = await start(**WITH_CA)
     (kept,) = await ca.store.read(lambda tx: tx.issuers.delegates())
-    secret = ca.resources.signer.secret(delegates.PURPOSE)
+    secret = ca.resources.signer.secret(sealing.PURPOSE)
     assert secret is not None
-    key = delegates.unseal(secret, kept.issuer_id, kept.certificate, kept.sealed_key)
+    key = sealing.unseal(secret, kept.issuer_id, kept.certificate, kept.sealed_key)
     assert key is not None
     public = x509.load_der_x509_certificate(kept.certificate).public_key()
     assert key.public_key() == public
@@ -835,7 +837,7 @@ async def test_keys_that_answer_are_sealed(start: Starter, monkeypatch: pytest.M
         (secret, kept.issuer_id, kept.certificate, flipped),
         (secret, kept.issuer_id, kept.certificate, b""),
     ):
-        assert delegates.unseal(*wrong) is None
+        assert sealing.unseal(*wrong) is None
     # Another service key: what is there is of no use, and another one is made.
     monkeypatch.setattr(type(ca.resources.service_keys), "secret", lambda *_: bytes(32))
     await start(ca.clock, **WITH_CA)
@@ -953,7 +955,7 @@ async def test_the_delegation_ends_with_its_key(ca: Service, monkeypatch: pytest
 @pytest.mark.threat("T115")
 async def test_kept_answers_have_a_limit(ca: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go: strangers choose what is asked, and shall not choose how much memory that takes."""
-    monkeypatch.setattr(responder, "KEPT_BYTES", 3_000)
+    monkeypatch.setattr(kept_answers, "KEPT_BYTES", 3_000)
     issuer = await certificate_of(ca)
     serials = [await write_down(ca, MACHINE, "issued") for _ in range(4)]
     answers = [(await post_ocsp(ca, ask(issuer, serial))).content for serial in serials]

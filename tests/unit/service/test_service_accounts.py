@@ -31,6 +31,7 @@ ACCOUNTS = {
     "attestation-controller": ["itl:nodes", "itl:more-nodes"],
     "attestation-runs": ["itl:runs"],
     "attestation-run-agent": ["priv:agent"],
+    "attestation-hsm": ["itl:hsm"],
 }
 
 

@@ -43,6 +43,18 @@ _REASONS: Final[Mapping[Reason, x509.CRLReason]] = {
 }
 
 
+REASONS: Final[Mapping[str, Reason]] = {
+    "unspecified": Reason.UNSPECIFIED,
+    "keyCompromise": Reason.KEY_COMPROMISE,
+    "affiliationChanged": Reason.AFFILIATION_CHANGED,
+    "superseded": Reason.SUPERSEDED,
+    "cessationOfOperation": Reason.CESSATION_OF_OPERATION,
+    "certificateHold": Reason.CERTIFICATE_HOLD,
+    "privilegeWithdrawn": Reason.PRIVILEGE_WITHDRAWN,
+}
+"""By their words, as records of ours have them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CRLEntry:
     """One certificate that shall not be believed.

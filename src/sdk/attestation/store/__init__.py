@@ -22,6 +22,16 @@ from attestation.store.chores import Chore
 from attestation.store.collateral import StoredCollateral
 from attestation.store.grants import grant
 from attestation.store.handovers import DeadLetter, Waiting
+from attestation.store.hsm import (
+    HSMCertificate,
+    HSMCertificateState,
+    HSMDelegate,
+    HSMIssuer,
+    HSMNonce,
+    HSMQuote,
+    HSMStep,
+    HSMVerdict,
+)
 from attestation.store.identity import DatabaseIdentity
 from attestation.store.issuances import (
     Issuance,
@@ -95,6 +105,14 @@ __all__ = [
     "DatabaseIdentity",
     "DeadLetter",
     "Found",
+    "HSMCertificate",
+    "HSMCertificateState",
+    "HSMDelegate",
+    "HSMIssuer",
+    "HSMNonce",
+    "HSMQuote",
+    "HSMStep",
+    "HSMVerdict",
     "Issuance",
     "IssuanceFilter",
     "IssuanceState",

@@ -70,6 +70,9 @@ COMING_ISSUER = "state IN ('reserved', 'next')"
 RESERVED_CERTIFICATE = "state = 'reserved'"
 """What holds of a serial number of which nobody knows yet whether it was signed."""
 
+LIVE_HSM_CERTIFICATE = "state != 'void'"
+LISTED_HSM_CERTIFICATE = "state IN ('revoked', 'void')"
+
 LISTED_CERTIFICATE = "state IN ('held', 'revoked', 'void')"
 """What holds of a certificate that a revocation list names until it has expired."""
 
@@ -750,6 +753,182 @@ class OCSPDelegateRow(Base):
     sealed_key: Mapped[bytes]
     made_at: Mapped[datetime]
     not_after: Mapped[datetime]
+
+
+class HSMIssuerRow(Base):
+    """The CA keys on tokens of a cluster, one row for each key. No CA of these is believed here.
+
+    `revision` counts what was revoked or given up; `begun_*` is the list that its controller is making.
+    """
+
+    __tablename__ = "hsm_issuers"
+    __table_args__ = (
+        UniqueConstraint("cluster_id", "spki_sha256"),
+        Index(None, "cluster_id", "uid"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    issuer_id: Mapped[UniqueText]
+    cluster_id: Mapped[str]
+    uid: Mapped[str]
+    kind: Mapped[str]
+    namespace: Mapped[str | None]
+    name: Mapped[str]
+    certificate: Mapped[bytes]
+    chain: Mapped[Blobs]
+    key_origin: Mapped[str]
+    module: Mapped[str]
+    token_label: Mapped[str]
+    subject: Mapped[str]
+    spki_sha256: Mapped[str]
+    not_before: Mapped[datetime]
+    not_after: Mapped[datetime]
+    registered_at: Mapped[datetime]
+    superseded_at: Mapped[datetime | None]
+    revision: Mapped[int]
+    crl_number: Mapped[int]
+    begun_revision: Mapped[int | None]
+    begun_entries: Mapped[int | None]
+    begun_digest: Mapped[str | None]
+    begun_at: Mapped[datetime | None]
+
+
+class HSMCertificateRow(Base):
+    """Every serial number that was taken under such a key, and what became of it."""
+
+    __tablename__ = "hsm_certificates"
+    __table_args__ = (
+        CheckConstraint("state IN ('reserved', 'issued', 'revoked', 'void')", name="state"),
+        CheckConstraint("state IN ('reserved', 'void') OR certificate IS NOT NULL", name="certificate"),
+        Index(
+            "uq_hsm_certificates_request",
+            "issuer_id",
+            "request_uid",
+            unique=True,
+            sqlite_where=text(LIVE_HSM_CERTIFICATE),
+            postgresql_where=text(LIVE_HSM_CERTIFICATE),
+        ),
+        Index(
+            "ix_hsm_certificates_listed",
+            "issuer_id",
+            "serial",
+            sqlite_where=text(LISTED_HSM_CERTIFICATE),
+            postgresql_where=text(LISTED_HSM_CERTIFICATE),
+        ),
+        Index(
+            "ix_hsm_certificates_reserved",
+            "reserved_at",
+            sqlite_where=text(RESERVED_CERTIFICATE),
+            postgresql_where=text(RESERVED_CERTIFICATE),
+        ),
+        Index(None, "issuer_id", "id"),
+        Index(None, "not_after"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    serial: Mapped[UniqueText]
+    issuer_id: Mapped[str] = mapped_column(ForeignKey("hsm_issuers.issuer_id"))
+    request_uid: Mapped[str]
+    kind: Mapped[str]
+    namespace: Mapped[str | None]
+    name: Mapped[str]
+    spki_sha256: Mapped[str]
+    subject: Mapped[str]
+    names: Mapped[str]
+    is_ca: Mapped[bool]
+    requester: Mapped[str]
+    not_before: Mapped[datetime]
+    not_after: Mapped[datetime]
+    reserved_at: Mapped[datetime]
+    state: Mapped[str]
+    issued_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    reason: Mapped[str | None]
+    note: Mapped[str | None]
+    certificate: Mapped[bytes | None]
+    audit_entry_hash: Mapped[str | None]
+
+
+class HSMCRLRow(Base):
+    """The newest revocation list of each such key, as its controller signed it."""
+
+    __tablename__ = "hsm_crls"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    issuer_id: Mapped[str] = mapped_column(ForeignKey("hsm_issuers.issuer_id"), primary_key=True)
+    number: Mapped[int]
+    revision: Mapped[int]
+    entries: Mapped[int]
+    this_update: Mapped[datetime]
+    next_update: Mapped[datetime]
+    crl: Mapped[bytes]
+
+
+class HSMDelegateRow(Base):
+    """Keys of this service that answer OCSP for such a key, sealed: the one that does, and the one to be certified."""
+
+    __tablename__ = "hsm_delegates"
+    __table_args__ = (
+        CheckConstraint("state IN ('pending', 'active')", name="state"),
+        {"sqlite_with_rowid": False},
+    )
+
+    issuer_id: Mapped[str] = mapped_column(ForeignKey("hsm_issuers.issuer_id"), primary_key=True)
+    state: Mapped[Key]
+    serial: Mapped[str]
+    request: Mapped[bytes]
+    sealed_key: Mapped[bytes]
+    certificate: Mapped[bytes | None]
+    made_at: Mapped[datetime]
+    not_after: Mapped[datetime | None]
+
+
+class HSMNonceRow(Base):
+    """Nonces of evidence, by their digest: for whom, for which QuoteAttestation, and which bundle spent them."""
+
+    __tablename__ = "hsm_nonces"
+    __table_args__ = (Index(None, "expires_at"), {"sqlite_with_rowid": False})
+
+    nonce_sha256: Mapped[Key]
+    cluster_id: Mapped[str]
+    signer_uid: Mapped[str]
+    purpose: Mapped[str]
+    issued_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    quote_uid: Mapped[str | None]
+    used_at: Mapped[datetime | None]
+    used_by: Mapped[str | None]
+
+
+class HSMQuoteRow(Base):
+    """QuoteAttestations: the envelope, what it proved, and what became of the key."""
+
+    __tablename__ = "hsm_quotes"
+    __table_args__ = (
+        UniqueConstraint("cluster_id", "uid"),
+        Index(None, "received_at"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    cluster_id: Mapped[str]
+    uid: Mapped[str]
+    namespace: Mapped[str]
+    name: Mapped[str]
+    content_sha256: Mapped[str]
+    spec: Mapped[str]
+    purpose: Mapped[str]
+    signer_uid: Mapped[str]
+    evidence_type: Mapped[str]
+    nonce_sha256: Mapped[str]
+    received_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    verdict: Mapped[str]
+    result: Mapped[str]
+    steps: Mapped[str]
+    last_step: Mapped[str | None]
 
 
 class AllowListTableRow(Base):

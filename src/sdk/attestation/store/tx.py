@@ -19,6 +19,7 @@ from attestation.store.chips import AKBindings, ChipMarks
 from attestation.store.chores import Chores
 from attestation.store.collateral import CollateralItems
 from attestation.store.handovers import Handovers
+from attestation.store.hsm import HSM
 from attestation.store.identities import Identities
 from attestation.store.identity import Identity
 from attestation.store.issuances import Issuances
@@ -74,6 +75,7 @@ class Tx:
         "config_tokens",
         "ek_certificates",
         "handovers",
+        "hsm",
         "identities",
         "identity",
         "issuances",
@@ -112,6 +114,7 @@ class Tx:
         self.audit = Audit(sql)
         self.outbox = Outbox(sql)
         self.handovers = Handovers(sql)
+        self.hsm = HSM(sql)
         self.acts = Acts(sql)
         self.allow_list = AllowList(sql)
         self.approvals = Approvals(sql)

@@ -40,7 +40,7 @@ BODILESS = frozenset({"GET", "HEAD"})
 PROBES = frozenset({"/healthz", "/readyz"})
 """What is asked from beside the service, without TLS; the answers tell nothing."""
 
-SIGNED = ("/pki/crl", "/pki/ocsp", "/pki/ca/")
+SIGNED = ("/pki/crl", "/pki/ocsp", "/pki/ca/", "/pki/hsm/")
 """Where these lead, what is served is public and signed by the CA. Who checks a server's certificate by them cannot
 check it first."""
 

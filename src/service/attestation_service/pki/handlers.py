@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.responses import Response
@@ -20,6 +22,7 @@ from attestation.pki.crl import MEDIA_TYPE as CRL_MEDIA_TYPE
 from attestation.pki.ocsp import (
     MAX_REQUEST_BYTES,
     RESPONSE_MEDIA_TYPE,
+    OCSPRequest,
     ResponseStatus,
     build_error,
     parse_ocsp_request,
@@ -29,10 +32,10 @@ from attestation_service.authority.places import algorithms
 from attestation_service.border.problems import RETRY_UNAVAILABLE_SECONDS
 from attestation_service.context.request import Origin
 from attestation_service.entitlements.certificates import pem
-from attestation_service.pki.cached import Cached
-from attestation_service.pki.responder import NotOurs
+from attestation_service.ocsp.answers import Answer, Answers, NotOurs
 from attestation_service.pki.revocation import Revocation
 from attestation_service.resources import Resources
+from attestation_service.routing.cached import Cached
 
 CERTIFICATE_MEDIA_TYPE: Final = "application/pkix-cert"
 PEM_MEDIA_TYPE: Final = "application/x-pem-file"
@@ -154,11 +157,11 @@ async def ocsp(data: bytes | None, if_none_match: str | None, *, res: Resources,
     Raises:
         CANotConfigured: This service has no CA.
     """
-    responder = revocation_of(res).responder
+    responders = _responders(res)
     try:
         if data is None:
             return _refusal(ResponseStatus.MALFORMED_REQUEST)
-        answer = await responder.answer(parse_ocsp_request(data), origin)
+        answer = await _answer(responders, parse_ocsp_request(data), origin)
     except MalformedEvidence:
         return _refusal(ResponseStatus.MALFORMED_REQUEST)
     except NotOurs:
@@ -176,6 +179,28 @@ async def ocsp(data: bytes | None, if_none_match: str | None, *, res: Resources,
         useless_from=answer.next_update,
     )
     return kept.response(res.clock.now(), if_none_match)
+
+
+def _responders(res: Resources) -> list[Answers]:
+    """Return who answers: for the CA of the service, and for CA keys in hardware of clusters.
+
+    Raises:
+        CANotConfigured: Nobody.
+    """
+    found = [res.hsm_answers] if isinstance(res.hsm_answers, Answers) else []
+    return [revocation_of(res).responder, *found] if res.revocation is not None or not found else found
+
+
+async def _answer(responders: Sequence[Answers], request: OCSPRequest, origin: Origin) -> Answer:
+    """Return the answer of the first whose CA key the request names.
+
+    Raises:
+        NotOurs: It names none of them.
+    """
+    for responder in responders:
+        with contextlib.suppress(NotOurs):
+            return await responder.answer(request, origin)
+    raise NotOurs
 
 
 def _refusal(status: ResponseStatus, http_status: int = 200, retry_after: int | None = None) -> Response:

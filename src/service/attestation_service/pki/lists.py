@@ -23,7 +23,7 @@ import structlog
 
 from attestation.clock import Clock
 from attestation.errors import AttestationError, IssuerUnknown, SignerBusy
-from attestation.pki.crl import CRLEntry, Reason, build_crl
+from attestation.pki.crl import REASONS, CRLEntry, build_crl
 from attestation.pki.profiles import BACKDATE
 from attestation.store import Issuer, ListedCertificate, Store, StoredCRL, Tx
 from attestation_service.settings import Settings
@@ -46,17 +46,6 @@ REST: Final = timedelta(seconds=15)
 _EVER: Final = datetime.min.replace(tzinfo=UTC)
 
 POLL_SECONDS: Final = 0.05
-
-REASONS: Final = {
-    "unspecified": Reason.UNSPECIFIED,
-    "keyCompromise": Reason.KEY_COMPROMISE,
-    "affiliationChanged": Reason.AFFILIATION_CHANGED,
-    "superseded": Reason.SUPERSEDED,
-    "cessationOfOperation": Reason.CESSATION_OF_OPERATION,
-    "certificateHold": Reason.CERTIFICATE_HOLD,
-    "privilegeWithdrawn": Reason.PRIVILEGE_WITHDRAWN,
-}
-"""Words of the database to those of lists."""
 
 
 class Lists:

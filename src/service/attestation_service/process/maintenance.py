@@ -19,6 +19,7 @@ from attestation.store.migrate import HEAD
 from attestation.store.schema import SchemaContracted
 from attestation_service.border import operator_ca
 from attestation_service.entitlements import leases, pending
+from attestation_service.hsm import issuance
 from attestation_service.resources import Resources
 from attestation_service.storage.chores import MAINTENANCE
 from attestation_service.verifier.endorsements import rejudge, rejudge_aks
@@ -31,6 +32,7 @@ OUTBOX_BATCH = 100
 RUN_BATCH = 50
 """Evidence of each may be a megabyte."""
 RUNS_KEPT = timedelta(hours=168)
+QUOTES_KEPT = timedelta(days=30)
 """For so long after its deadline an attestation run and its evidence can be asked for, and sealed."""
 REFUSALS_KEPT = timedelta(days=1)
 """For so long a refusal of a Kubernetes request is answered again."""
@@ -82,6 +84,10 @@ async def _for_all(res: Resources) -> None:
         pass
     while await _forget_runs(res):
         pass
+    while await issuance.give_up_stale(res):
+        pass
+    while await _forget_hsm(res):
+        pass
     purged = PURGE_BATCH
     while purged >= PURGE_BATCH:
         purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total
@@ -101,6 +107,13 @@ async def _forget_runs(res: Resources) -> bool:
     """Delete some attestation runs that ended long ago, with their evidence; True if there may be more."""
     before = res.clock.now() - RUNS_KEPT
     return await res.store.write(lambda tx: tx.runs.purge(before, RUN_BATCH)) >= RUN_BATCH
+
+
+async def _forget_hsm(res: Resources) -> bool:
+    """Delete what CA keys in hardware issued that ended long ago, and evidence for them; True if there may be more."""
+    at = res.clock.now()
+    ended = at - timedelta(days=res.settings.certificate_history_days)
+    return await res.store.write(lambda tx: tx.hsm.purge(ended, at - QUOTES_KEPT, PURGE_BATCH)) >= PURGE_BATCH
 
 
 async def _drain(res: Resources) -> bool:

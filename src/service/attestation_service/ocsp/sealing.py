@@ -1,8 +1,8 @@
 """Keys that answer OCSP, as the database keeps them: so that a service that starts while the CA's key is away has them.
 
 Sealed with AES-256-GCM under a secret that only the service's key gives (`attestation.keys.Signer.secret`), to the
-certificate and the CA key that they are for. Who has the database, or a backup of it, has none of them; who has the
-service's key speaks for the service anyway.
+certificate, or the request for one, and the CA key that they are for. Who has the database, or a backup of it, has
+none of them; who has the service's key speaks for the service anyway.
 """
 
 # Algorithms for: kept-key
@@ -28,30 +28,28 @@ PURPOSE: Final = b"itl-ocsp-delegate/v1"
 _NONCE_BYTES: Final = 12
 
 
-def seal(secret: bytes, issuer_id: str, certificate: bytes, key: SigningKey) -> bytes:
+def seal(secret: bytes, issuer_id: str, of: bytes, key: SigningKey) -> bytes:
     """Return *key* sealed: nonce, 12 bytes, then ciphertext and tag.
 
     Args:
         secret: 32 bytes.
         issuer_id: The CA key for which it answers.
-        certificate: DER.
+        of: Its certificate, or the request for one, DER.
         key: PKCS#8 is what is encrypted.
     """
     nonce = secrets.token_bytes(_NONCE_BYTES)
     plain = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
-    return nonce + AESGCM(secret).encrypt(nonce, plain, _bound(issuer_id, certificate))
+    return nonce + AESGCM(secret).encrypt(nonce, plain, _bound(issuer_id, of))
 
 
-def unseal(secret: bytes, issuer_id: str, certificate: bytes, sealed: bytes) -> SigningKey | None:
+def unseal(secret: bytes, issuer_id: str, of: bytes, sealed: bytes) -> SigningKey | None:
     """Return the key of `seal`; None where it was sealed otherwise: by another service key, for another certificate."""
     try:
-        plain = AESGCM(secret).decrypt(
-            sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound(issuer_id, certificate)
-        )
+        plain = AESGCM(secret).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound(issuer_id, of))
     except (InvalidTag, ValueError):
         return None
     return cast("SigningKey", load_der_private_key(plain, None))
 
 
-def _bound(issuer_id: str, certificate: bytes) -> bytes:
-    return PURPOSE + b"\0" + issuer_id.encode("ascii") + b"\0" + certificate
+def _bound(issuer_id: str, of: bytes) -> bytes:
+    return PURPOSE + b"\0" + issuer_id.encode("ascii") + b"\0" + of

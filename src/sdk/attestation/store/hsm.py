@@ -1,0 +1,697 @@
+"""CA keys on tokens of a cluster: what they signed and revoked, their lists, and the evidence that gave them.
+
+    reserved ──► issued ──► revoked
+        └──────► void
+
+A serial number is taken, durably, before anything is signed. `void` is what was taken and may or may not have been
+signed: nobody got it, and lists name it. Whatever changes what a list says also raises the revision of its issuer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import Literal
+
+from sqlalchemy import and_, bindparam, delete, insert, or_, select, text, update
+
+from attestation.clock import from_micros, to_micros
+from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed
+from attestation.store.codec import binds, codec
+from attestation.store.issuances import ListedCertificate, RevocationReason
+from attestation.store.issuers import StoredCRL
+from attestation.store.pages import Page, before_id, checked_limit, page_of
+from attestation.store.sql import Executor, Prepared
+from attestation.store.tables import (
+    LISTED_HSM_CERTIFICATE,
+    LIVE_HSM_CERTIFICATE,
+    RESERVED_CERTIFICATE,
+    HSMCertificateRow,
+    HSMCRLRow,
+    HSMDelegateRow,
+    HSMIssuerRow,
+    HSMNonceRow,
+    HSMQuoteRow,
+    table_of,
+)
+
+_I = table_of(HSMIssuerRow)
+_T = table_of(HSMCertificateRow)
+_L = table_of(HSMCRLRow)
+_D = table_of(HSMDelegateRow)
+_N = table_of(HSMNonceRow)
+_Q = table_of(HSMQuoteRow)
+
+HSMIssuerKind = Literal["HsmIssuer", "HsmClusterIssuer"]
+HSMRequestKind = Literal["CertificateRequest", "CertificateSigningRequest", "HsmCertificate"]
+HSMKeyOrigin = Literal["generated", "provisioned", "tpm", "file"]
+HSMCertificateState = Literal["reserved", "issued", "revoked", "void"]
+HSMPurpose = Literal["KeyProvisioning", "CsrAttestation"]
+HSMVerdict = Literal["verified", "failed", "indeterminate"]
+HSMStep = Literal["accepted", "bundle-accepted", "bundle-rejected", "loaded", "failed", "expired"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HSMIssuer:
+    """A CA key on a token.
+
+    Args:
+        issuer_id: 8 random bytes, 16 lower-case hex; one for each key.
+        cluster_id: In which cluster.
+        uid: `metadata.uid` of its issuer; after a rotation several keys have it.
+        kind: Of the issuer.
+        namespace: Of an HsmIssuer.
+        name: Of the issuer.
+        certificate: Of the CA, DER.
+        chain: What certifies it, DER, nearest first.
+        key_origin: Where the key was made.
+        module: In which module it is.
+        token_label: On which token.
+        subject: RFC 4514.
+        spki_sha256: Of its SubjectPublicKeyInfo, 64 lower-case hex.
+        not_before: Of the certificate.
+        not_after: Of the certificate.
+        registered_at: When it was first brought here.
+        superseded_at: When another key of the issuer followed it.
+        revision: Grows with each certificate that is revoked or given up.
+        crl_number: Of the newest list that was begun; 0 before the first.
+        begun_revision: What the list that is being made must know; None where none is.
+        begun_entries: How many certificates it names.
+        begun_digest: SHA-256 over what it says, hex.
+        begun_at: When it was begun.
+    """
+
+    issuer_id: str
+    cluster_id: str
+    uid: str
+    kind: HSMIssuerKind
+    namespace: str | None
+    name: str
+    certificate: bytes
+    chain: tuple[bytes, ...]
+    key_origin: HSMKeyOrigin
+    module: str
+    token_label: str
+    subject: str
+    spki_sha256: str
+    not_before: datetime
+    not_after: datetime
+    registered_at: datetime
+    superseded_at: datetime | None = None
+    revision: int = 0
+    crl_number: int = 0
+    begun_revision: int | None = None
+    begun_entries: int | None = None
+    begun_digest: str | None = None
+    begun_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HSMCertificate:
+    """A serial number, and what became of it.
+
+    Args:
+        serial: 40 lower-case hex.
+        issuer_id: Of the key.
+        request_uid: `metadata.uid` of the request; one live serial number for each.
+        kind: Of the request.
+        namespace: Of the request, or None.
+        name: Of the request.
+        spki_sha256: Of the key to be certified, hex.
+        subject: RFC 4514.
+        names: Subject alternative names, a JSON list of words.
+        is_ca: It certifies others.
+        requester: Whose request it is.
+        not_before: Of the certificate.
+        not_after: Of the certificate.
+        reserved_at: When it was taken.
+        state: What became of it.
+        issued_at: When it was written down.
+        ended_at: When it was revoked or given up.
+        reason: Word of RFC 5280 §5.3.1.
+        note: In words.
+        certificate: DER, where it was issued.
+        audit_entry_hash: Of the entry that tells of it, hex.
+    """
+
+    serial: str
+    issuer_id: str
+    request_uid: str
+    kind: HSMRequestKind
+    namespace: str | None
+    name: str
+    spki_sha256: str
+    subject: str
+    names: str
+    is_ca: bool
+    requester: str
+    not_before: datetime
+    not_after: datetime
+    reserved_at: datetime
+    state: HSMCertificateState = "reserved"
+    issued_at: datetime | None = None
+    ended_at: datetime | None = None
+    reason: RevocationReason | None = None
+    note: str | None = None
+    certificate: bytes | None = None
+    audit_entry_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HSMDelegate:
+    """A key of the service that answers OCSP for a key on a token, or shall.
+
+    Args:
+        issuer_id: For which.
+        state: `pending` until it is certified.
+        serial: Of its certificate, 40 lower-case hex.
+        request: PKCS#10, DER.
+        sealed_key: The private key, sealed to `request`.
+        certificate: DER, where it is certified.
+        made_at: When the key was made.
+        not_after: Until when it may answer.
+    """
+
+    issuer_id: str
+    state: Literal["pending", "active"]
+    serial: str
+    request: bytes
+    sealed_key: bytes = field(repr=False)
+    certificate: bytes | None = None
+    made_at: datetime
+    not_after: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HSMNonce:
+    """A nonce of evidence.
+
+    Args:
+        nonce_sha256: Of its 32 bytes, hex.
+        cluster_id: In which cluster.
+        signer_uid: For which issuer.
+        purpose: And for what.
+        issued_at: When.
+        expires_at: From this instant on it is no good.
+        quote_uid: Which QuoteAttestation has it, or None.
+        used_at: When it was spent, or None.
+        used_by: SHA-256 of the bundle that spent it, hex, or None.
+    """
+
+    nonce_sha256: str
+    cluster_id: str
+    signer_uid: str
+    purpose: HSMPurpose
+    issued_at: datetime
+    expires_at: datetime
+    quote_uid: str | None = None
+    used_at: datetime | None = None
+    used_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HSMQuote:
+    """A QuoteAttestation.
+
+    Args:
+        cluster_id: In which cluster.
+        uid: `metadata.uid`; unique in the cluster.
+        namespace: Of its object.
+        name: Of its object.
+        content_sha256: Over everything that its controller said, hex.
+        spec: The envelope, canonical JSON.
+        purpose: Of the envelope.
+        signer_uid: Whose key shall be wrapped.
+        evidence_type: Of the envelope.
+        nonce_sha256: Of its nonce.
+        received_at: When it came first.
+        expires_at: From then on nothing follows from it.
+        verdict: What was found.
+        result: All that was found, JSON.
+        steps: What became of the key, a JSON list.
+        last_step: The newest of them, or None.
+    """
+
+    cluster_id: str
+    uid: str
+    namespace: str
+    name: str
+    content_sha256: str
+    spec: str
+    purpose: HSMPurpose
+    signer_uid: str
+    evidence_type: str
+    nonce_sha256: str
+    received_at: datetime
+    expires_at: datetime
+    verdict: HSMVerdict
+    result: str
+    steps: str = "[]"
+    last_step: HSMStep | None = None
+
+
+_ISSUER = codec(HSMIssuer, _I.c, besides=("id",))
+_CERTIFICATE = codec(HSMCertificate, _T.c, besides=("id",))
+_CRL = codec(StoredCRL, _L.c)
+_DELEGATE = codec(HSMDelegate, _D.c)
+_NONCE = codec(HSMNonce, _N.c)
+_QUOTE = codec(HSMQuote, _Q.c, besides=("id",))
+
+_REGISTER = Prepared(lambda insert: insert(_I).values(binds(_I.c, "id")).on_conflict_do_nothing())
+_ISSUER_OF = Prepared(select(_I).where(_I.c.issuer_id == bindparam("of_issuer")))
+_BY_KEY = Prepared(
+    select(_I).where(_I.c.cluster_id == bindparam("of_cluster"), _I.c.spki_sha256 == bindparam("of_key"))
+)
+_RENAMED = ("uid", "kind", "namespace", "name", "certificate", "chain", "key_origin", "module", "token_label",
+            "subject", "not_before", "not_after")  # fmt: skip
+_RENAME = Prepared(
+    update(_I)
+    .where(_I.c.issuer_id == bindparam("of_issuer"))
+    .values(superseded_at=None, **{name: bindparam(name) for name in _RENAMED})
+)
+_SUPERSEDE = Prepared(
+    update(_I)
+    .where(
+        _I.c.cluster_id == bindparam("of_cluster"),
+        _I.c.uid == bindparam("of_uid"),
+        _I.c.issuer_id != bindparam("by_issuer"),
+        _I.c.superseded_at.is_(None),
+    )
+    .values(superseded_at=bindparam("at"))
+)
+_ISSUERS = Prepared(
+    select(_I).where(_I.c.id < bindparam("before")).order_by(_I.c.id.desc()).limit(bindparam("rows"))
+)
+_BUMP = Prepared(
+    update(_I).where(_I.c.issuer_id == bindparam("of_issuer")).values(revision=_I.c.revision + 1)
+)
+_BEGIN_CRL = Prepared(
+    update(_I)
+    .where(_I.c.issuer_id == bindparam("of_issuer"))
+    .values(
+        crl_number=_I.c.crl_number + 1,
+        begun_revision=_I.c.revision,
+        begun_entries=bindparam("entries"),
+        begun_digest=bindparam("digest"),
+        begun_at=bindparam("at"),
+    )
+)
+_END_CRL = Prepared(
+    update(_I)
+    .where(_I.c.issuer_id == bindparam("of_issuer"), _I.c.crl_number == bindparam("of_number"))
+    .values(begun_revision=None, begun_entries=None, begun_digest=None, begun_at=None)
+)
+_PUT_CRL = Prepared(
+    lambda insert: (
+        insert(_L)
+        .values(binds(_L.c))
+        .on_conflict_do_update(
+            index_elements=[_L.c.issuer_id],
+            set_=binds(_L.c, "issuer_id"),
+            where=and_(_L.c.number < bindparam("number"), _L.c.revision <= bindparam("revision")),
+        )
+    )
+)
+_GET_CRL = Prepared(select(_L).where(_L.c.issuer_id == bindparam("of_issuer")))
+_CRL_STATE = Prepared(
+    select(_L.c.number, _L.c.revision, _L.c.this_update, _L.c.next_update).where(
+        _L.c.issuer_id == bindparam("of_issuer")
+    )
+)
+
+_RESERVE = Prepared(lambda insert: insert(_T).values(binds(_T.c, "id")).on_conflict_do_nothing())
+_LIVE = Prepared(
+    select(_T).where(
+        _T.c.issuer_id == bindparam("of_issuer"),
+        _T.c.request_uid == bindparam("of_request"),
+        text(LIVE_HSM_CERTIFICATE),
+    )
+)
+_BY_SERIAL = Prepared(select(_T).where(_T.c.serial == bindparam("of_serial")))
+_RESERVE_AGAIN = Prepared(
+    update(_T)
+    .where(_T.c.serial == bindparam("of_serial"), text(RESERVED_CERTIFICATE))
+    .values(not_before=bindparam("not_before"), not_after=bindparam("not_after"), reserved_at=bindparam("at"))
+)
+_ISSUED = Prepared(
+    update(_T)
+    .where(_T.c.serial == bindparam("of_serial"), text(RESERVED_CERTIFICATE))
+    .values(
+        state="issued", certificate=bindparam("der"), issued_at=bindparam("at"),
+        audit_entry_hash=bindparam("entry_hash"), names=bindparam("with_names"),
+    )
+)  # fmt: skip
+_REVOKE = Prepared(
+    update(_T)
+    .where(_T.c.serial == bindparam("of_serial"), _T.c.state == "issued")
+    .values(
+        state="revoked", ended_at=bindparam("at"), reason=bindparam("because"), note=bindparam("why")
+    )
+)  # fmt: skip
+_VOID = Prepared(
+    update(_T)
+    .where(_T.c.serial == bindparam("of_serial"), text(RESERVED_CERTIFICATE))
+    .values(state="void", ended_at=bindparam("at"), note=bindparam("why"))
+)
+_STALE = Prepared(
+    select(_T)
+    .where(text(RESERVED_CERTIFICATE), _T.c.reserved_at < bindparam("before"))
+    .order_by(_T.c.reserved_at)
+    .limit(bindparam("rows"))
+)
+_LISTED = Prepared(
+    select(_T.c.serial, _T.c.ended_at, _T.c.reason)
+    .where(
+        _T.c.issuer_id == bindparam("of_issuer"),
+        text(LISTED_HSM_CERTIFICATE),
+        _T.c.not_after > bindparam("after"),
+    )
+    .order_by(_T.c.serial)
+)
+_PURGE_CERTIFICATES = Prepared(
+    delete(_T).where(
+        _T.c.id.in_(
+            select(_T.c.id)
+            .where(_T.c.not_after < bindparam("before"), _T.c.state != "reserved")
+            .limit(bindparam("rows"))
+        )
+    )
+)
+
+_DELEGATES = Prepared(select(_D).where(_D.c.state == "active"))
+_REVISIONS = Prepared(
+    select(_I.c.issuer_id, _I.c.revision, _D.c.serial).join(
+        _D, and_(_D.c.issuer_id == _I.c.issuer_id, _D.c.state == "active")
+    )
+)
+_DELEGATE_OF = Prepared(
+    select(_D).where(_D.c.issuer_id == bindparam("of_issuer"), _D.c.state == bindparam("of_state"))
+)
+_PUT_DELEGATE = Prepared(
+    lambda insert: (
+        insert(_D)
+        .values(binds(_D.c))
+        .on_conflict_do_update(
+            index_elements=[_D.c.issuer_id, _D.c.state], set_=binds(_D.c, "issuer_id", "state")
+        )
+    )
+)
+_DROP_DELEGATE = Prepared(
+    delete(_D).where(_D.c.issuer_id == bindparam("of_issuer"), _D.c.state == bindparam("of_state"))
+)
+
+_ISSUE_NONCE = Prepared(insert(_N).values(binds(_N.c)))
+_NONCE_OF = Prepared(select(_N).where(_N.c.nonce_sha256 == bindparam("of_nonce")))
+_CLAIM = Prepared(
+    update(_N)
+    .where(
+        _N.c.nonce_sha256 == bindparam("of_nonce"),
+        or_(_N.c.quote_uid.is_(None), _N.c.quote_uid == bindparam("by_quote")),
+    )
+    .values(quote_uid=bindparam("by_quote"))
+)
+_SPEND = Prepared(
+    update(_N)
+    .where(
+        _N.c.nonce_sha256 == bindparam("of_nonce"),
+        _N.c.expires_at > bindparam("at"),
+        or_(_N.c.used_at.is_(None), _N.c.used_by == bindparam("by_bundle")),
+    )
+    .values(used_at=bindparam("at"), used_by=bindparam("by_bundle"))
+)
+_PURGE_NONCES = Prepared(
+    delete(_N).where(
+        _N.c.nonce_sha256.in_(
+            select(_N.c.nonce_sha256).where(_N.c.expires_at < bindparam("before")).limit(bindparam("rows"))
+        )
+    )
+)
+
+_ADD_QUOTE = Prepared(lambda insert: insert(_Q).values(binds(_Q.c, "id")).on_conflict_do_nothing())
+_QUOTE_OF = Prepared(
+    select(_Q).where(_Q.c.cluster_id == bindparam("of_cluster"), _Q.c.uid == bindparam("of_uid"))
+)
+_JUDGED = Prepared(
+    update(_Q)
+    .where(
+        _Q.c.cluster_id == bindparam("of_cluster"),
+        _Q.c.uid == bindparam("of_uid"),
+        _Q.c.verdict == "indeterminate",
+    )
+    .values(verdict=bindparam("found"), result=bindparam("with_result"))
+)
+_STEPPED = Prepared(
+    update(_Q)
+    .where(_Q.c.cluster_id == bindparam("of_cluster"), _Q.c.uid == bindparam("of_uid"))
+    .values(steps=bindparam("all_steps"), last_step=bindparam("newest"))
+)
+_QUOTES = Prepared(
+    select(_Q).where(_Q.c.id < bindparam("before")).order_by(_Q.c.id.desc()).limit(bindparam("rows"))
+)
+_PURGE_QUOTES = Prepared(
+    delete(_Q).where(
+        _Q.c.id.in_(select(_Q.c.id).where(_Q.c.expires_at < bindparam("before")).limit(bindparam("rows")))
+    )
+)
+
+
+@lru_cache(maxsize=2)
+def _page_of_certificates(*, of_state: bool) -> Prepared:
+    wanted = [_T.c.issuer_id == bindparam("of_issuer"), _T.c.id < bindparam("before")]
+    if of_state:
+        wanted.append(_T.c.state == bindparam("of_state"))
+    return Prepared(select(_T).where(*wanted).order_by(_T.c.id.desc()).limit(bindparam("rows")))
+
+
+class HSM:
+    """What is known of CA keys on tokens, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    # Issuers
+
+    def register(self, issuer: HSMIssuer) -> bool:
+        """Write down a key; False where the cluster has one like it, which then stays."""
+        return self._sql.run(_REGISTER, **_ISSUER.encode(issuer)) == 1
+
+    def rename(self, issuer: HSMIssuer) -> None:
+        """Write down what is said of a known key now: another certificate, another issuer."""
+        said = {name: value for name, value in _ISSUER.encode(issuer).items() if name in _RENAMED}
+        self._sql.do(_RENAME, of_issuer=issuer.issuer_id, **said)
+
+    def supersede(self, cluster_id: str, uid: str, by: str, at: datetime) -> int:
+        """Say that the other keys of an issuer are followed by *by*; return how many were not yet."""
+        return self._sql.run(_SUPERSEDE, of_cluster=cluster_id, of_uid=uid, by_issuer=by, at=to_micros(at))
+
+    def issuer(self, issuer_id: str) -> HSMIssuer | None:
+        """Return a key, or None."""
+        return _ISSUER.one(self._sql.row(_ISSUER_OF, of_issuer=issuer_id))
+
+    def issuer_by_key(self, cluster_id: str, spki_sha256: str) -> HSMIssuer | None:
+        """Return the key of a cluster that has this SubjectPublicKeyInfo, or None."""
+        return _ISSUER.one(self._sql.row(_BY_KEY, of_cluster=cluster_id, of_key=spki_sha256))
+
+    def issuers(self, cursor: str | None, limit: int) -> Page[HSMIssuer]:
+        """Return keys of all clusters, newest first.
+
+        Raises:
+            RequestInvalid: A cursor or limit that cannot be.
+        """
+        kind = "hsm-issuers"
+        rows = self._sql.rows(_ISSUERS, before=before_id(kind, cursor), rows=checked_limit(limit) + 1)
+        return page_of(kind, rows, limit, _ISSUER.decode)
+
+    # Certificates
+
+    def reserve(self, planned: HSMCertificate) -> bool:
+        """Take a serial number; False where the request has one."""
+        return self._sql.run(_RESERVE, **_CERTIFICATE.encode(planned)) == 1
+
+    def reserve_again(self, serial: str, not_before: datetime, not_after: datetime, at: datetime) -> bool:
+        """Plan a reserved certificate for another time; False where it is reserved no more."""
+        changed = self._sql.run(
+            _RESERVE_AGAIN,
+            of_serial=serial,
+            not_before=to_micros(not_before),
+            not_after=to_micros(not_after),
+            at=to_micros(at),
+        )
+        return changed == 1
+
+    def live(self, issuer_id: str, request_uid: str) -> HSMCertificate | None:
+        """Return the serial number of a request that was not given up, or None."""
+        return _CERTIFICATE.one(self._sql.row(_LIVE, of_issuer=issuer_id, of_request=request_uid))
+
+    def certificate(self, serial: str) -> HSMCertificate | None:
+        """Return what is known of a serial number, or None."""
+        return _CERTIFICATE.one(self._sql.row(_BY_SERIAL, of_serial=serial))
+
+    def issued(self, serial: str, certificate: bytes, names: str, entry_hash: str, at: datetime) -> bool:
+        """Write down a signed certificate; False where its serial number is reserved no more."""
+        changed = self._sql.run(
+            _ISSUED,
+            of_serial=serial,
+            der=certificate,
+            with_names=names,
+            entry_hash=entry_hash,
+            at=to_micros(at),
+        )
+        return changed == 1
+
+    def revoke(self, found: HSMCertificate, reason: RevocationReason, why: str | None, at: datetime) -> bool:
+        """Revoke an issued certificate for good; False where it is none, or ended before."""
+        if not self._sql.run(_REVOKE, of_serial=found.serial, because=reason, why=why, at=to_micros(at)):
+            return False
+        self._sql.do(_BUMP, of_issuer=found.issuer_id)
+        return True
+
+    def void(self, found: HSMCertificate, why: str, at: datetime) -> bool:
+        """Give up a reserved serial number; False where it is reserved no more."""
+        if not self._sql.run(_VOID, of_serial=found.serial, why=why, at=to_micros(at)):
+            return False
+        self._sql.do(_BUMP, of_issuer=found.issuer_id)
+        return True
+
+    def stale(self, before: datetime, limit: int) -> tuple[HSMCertificate, ...]:
+        """Return up to *limit* serial numbers that were taken before *before* and never decided."""
+        rows = self._sql.rows(_STALE, before=to_micros(before), rows=limit)
+        return tuple(map(_CERTIFICATE.decode, rows))
+
+    def certificates(
+        self, issuer_id: str, state: HSMCertificateState | None, cursor: str | None, limit: int
+    ) -> Page[HSMCertificate]:
+        """Return the serial numbers of a key, newest first; all, or those in one state.
+
+        Raises:
+            RequestInvalid: A cursor or limit that cannot be.
+        """
+        kind = "hsm-certificates"
+        asked: dict[str, object] = {"of_issuer": issuer_id, "before": before_id(kind, cursor)}
+        if state is not None:
+            asked["of_state"] = state
+        statement = _page_of_certificates(of_state=state is not None)
+        rows = self._sql.rows(statement, **asked, rows=checked_limit(limit) + 1)
+        return page_of(kind, rows, limit, _CERTIFICATE.decode)
+
+    # Lists
+
+    def listed(self, issuer_id: str, ends_after: datetime) -> Sequence[ListedCertificate]:
+        """Return what a list of this key names, by serial: revoked and void, and ending after *ends_after*."""
+        rows = self._sql.rows(_LISTED, of_issuer=issuer_id, after=to_micros(ends_after))
+        return [ListedCertificate(row[0], from_micros(row[1]), row[2]) for row in rows]
+
+    def begin_crl(self, issuer_id: str, *, entries: int, digest: str, at: datetime) -> None:
+        """Begin the next list of a key, at the revision that it has now."""
+        self._sql.do(_BEGIN_CRL, of_issuer=issuer_id, entries=entries, digest=digest, at=to_micros(at))
+
+    def put_crl(self, made: StoredCRL) -> bool:
+        """Keep a list as the newest; False where one with a higher number, or that knows more, is kept."""
+        kept = self._sql.run(_PUT_CRL, **_CRL.encode(made)) == 1
+        self._sql.do(_END_CRL, of_issuer=made.issuer_id, of_number=made.number)
+        return kept
+
+    def crl(self, issuer_id: str) -> StoredCRL | None:
+        """Return the newest list of a key, or None."""
+        return _CRL.one(self._sql.row(_GET_CRL, of_issuer=issuer_id))
+
+    def crl_state(self, issuer_id: str) -> tuple[int, int, datetime, datetime] | None:
+        """Return number, revision, beginning and end of the newest list, without the list; None where there is none."""
+        row = self._sql.row(_CRL_STATE, of_issuer=issuer_id)
+        return None if row is None else (row[0], row[1], from_micros(row[2]), from_micros(row[3]))
+
+    # OCSP
+
+    def delegate(self, issuer_id: str, state: Literal["pending", "active"]) -> HSMDelegate | None:
+        """Return the key that answers for *issuer_id*, or the one that is to be certified; or None."""
+        return _DELEGATE.one(self._sql.row(_DELEGATE_OF, of_issuer=issuer_id, of_state=state))
+
+    def delegates(self) -> tuple[HSMDelegate, ...]:
+        """Return the keys that answer."""
+        return tuple(map(_DELEGATE.decode, self._sql.rows(_DELEGATES)))
+
+    def revisions(self) -> Mapping[str, tuple[int, str]]:
+        """Return revision, and serial of who answers, of each key for which somebody does."""
+        return {row[0]: (row[1], row[2]) for row in self._sql.rows(_REVISIONS)}
+
+    def put_delegate(self, made: HSMDelegate) -> None:
+        """Keep a key in place of the one before; one that is certified is pending no more."""
+        self._sql.do(_PUT_DELEGATE, **_DELEGATE.encode(made))
+        if made.state == "active":
+            self._sql.do(_DROP_DELEGATE, of_issuer=made.issuer_id, of_state="pending")
+
+    # Nonces
+
+    def issue_nonce(self, nonce: HSMNonce) -> None:
+        """Store a new nonce."""
+        self._sql.do(_ISSUE_NONCE, **_NONCE.encode(nonce))
+
+    def nonce(self, nonce_sha256: str) -> HSMNonce | None:
+        """Return a nonce, used or not, or None."""
+        return _NONCE.one(self._sql.row(_NONCE_OF, of_nonce=nonce_sha256))
+
+    def claim_nonce(self, nonce_sha256: str, quote_uid: str) -> None:
+        """Give a nonce to one QuoteAttestation.
+
+        Raises:
+            ChallengeUsed: Another one has it.
+        """
+        if not self._sql.run(_CLAIM, of_nonce=nonce_sha256, by_quote=quote_uid):
+            raise ChallengeUsed("the nonce is another QuoteAttestation's")
+
+    def spend_nonce(self, nonce_sha256: str, bundle_sha256: str, at: datetime) -> None:
+        """Spend a nonce for one bundle: of any number of racers with others exactly one returns.
+
+        Raises:
+            ChallengeUnknown: No such nonce is kept.
+            ChallengeUsed: Another bundle spent it.
+            ChallengeExpired: It was not spent in time.
+        """
+        if self._sql.run(_SPEND, of_nonce=nonce_sha256, by_bundle=bundle_sha256, at=to_micros(at)):
+            return
+        found = self.nonce(nonce_sha256)
+        if found is None:
+            raise ChallengeUnknown("no such nonce is kept")
+        if found.used_at is not None:
+            raise ChallengeUsed("the nonce was spent by another bundle")
+        raise ChallengeExpired("the nonce was not spent in time")
+
+    # QuoteAttestations
+
+    def add_quote(self, quote: HSMQuote) -> bool:
+        """Write down a judged QuoteAttestation; False where one is under its UID, which then stays."""
+        return self._sql.run(_ADD_QUOTE, **_QUOTE.encode(quote)) == 1
+
+    def quote(self, cluster_id: str, uid: str) -> HSMQuote | None:
+        """Return the QuoteAttestation of that UID in a cluster, or None."""
+        return _QUOTE.one(self._sql.row(_QUOTE_OF, of_cluster=cluster_id, of_uid=uid))
+
+    def judged(self, cluster_id: str, uid: str, verdict: HSMVerdict, result: str) -> bool:
+        """Write down what was found where nothing could be before; False where something was."""
+        changed = self._sql.run(_JUDGED, of_cluster=cluster_id, of_uid=uid, found=verdict, with_result=result)
+        return changed == 1
+
+    def stepped(self, cluster_id: str, uid: str, steps: str, newest: HSMStep) -> None:
+        """Write down what became of the key."""
+        self._sql.do(_STEPPED, of_cluster=cluster_id, of_uid=uid, all_steps=steps, newest=newest)
+
+    def quotes(self, cursor: str | None, limit: int) -> Page[HSMQuote]:
+        """Return QuoteAttestations of all clusters, newest first.
+
+        Raises:
+            RequestInvalid: A cursor or limit that cannot be.
+        """
+        kind = "hsm-quotes"
+        rows = self._sql.rows(_QUOTES, before=before_id(kind, cursor), rows=checked_limit(limit) + 1)
+        return page_of(kind, rows, limit, _QUOTE.decode)
+
+    def purge(self, certificates_before: datetime, others_before: datetime, limit: int) -> int:
+        """Delete up to *limit* certificates that ended, nonces and QuoteAttestations that expired, each before."""
+        gone = self._sql.run(_PURGE_CERTIFICATES, before=to_micros(certificates_before), rows=limit)
+        for statement in (_PURGE_NONCES, _PURGE_QUOTES):
+            gone = max(gone, self._sql.run(statement, before=to_micros(others_before), rows=limit))
+        return gone
