@@ -227,7 +227,7 @@ def test_pages_are_newest_first(store: Store) -> None:
     rest = store.read_sync(lambda tx: tx.hsm.issuers(page.next_cursor, 1))
     assert [each.issuer_id[0] for each in rest.items] == ["a"]
     every, void = store.read_sync(
-        lambda tx: [tx.hsm.certificates("a" * 16, state, None, 9) for state in (None, "void")]  # type: ignore[arg-type]
+        lambda tx: [tx.hsm.certificates("a" * 16, state, None, 9) for state in (None, "void")]
     )
     assert [each.serial[-1] for each in every.items] == ["3", "2", "1"]
     assert [each.serial[-1] for each in void.items] == ["2"]

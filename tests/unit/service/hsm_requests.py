@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from attestation.pki.crl import REASONS, CRLEntry, build_crl
 from attestation.wire import b64decode, b64encode
@@ -143,7 +144,7 @@ class Issuer:
             .not_valid_before(self.at - timedelta(minutes=5))
             .not_valid_after(self.at + timedelta(days=changes.get("days", 7)))
             .add_extension(
-                x509.ExtendedKeyUsage([changes.get("purpose", x509.ExtendedKeyUsageOID.OCSP_SIGNING)]),
+                x509.ExtendedKeyUsage([changes.get("purpose", ExtendedKeyUsageOID.OCSP_SIGNING)]),
                 critical=False,
             )
         )

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import ocsp
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from attestation.store import HSMCertificate, Tx
 from attestation.wire import b64encode
@@ -252,7 +253,7 @@ async def test_a_key_that_answers_is_replaced_each_day(service: Service) -> None
         {"serial": "01" * 20},
         {"key": hsm.a_key().public_key()},
         {"by": hsm.a_key()},
-        {"purpose": x509.ExtendedKeyUsageOID.SERVER_AUTH},
+        {"purpose": ExtendedKeyUsageOID.SERVER_AUTH},
         {"nocheck": False},
         {"key_id": False},
         {"days": 30},
