@@ -29,9 +29,9 @@ from attestation_operator.health import Health
 from attestation_operator.metrics import Metrics
 from attestation_operator.nodes.objects import ATTESTED_LABEL
 from attestation_operator.objects import BUNDLE, POLICY, RESULT, RUN, Key
-from attestation_operator.runs.cases import Chosen
+from attestation_operator.runs.cases import RunOptions
 from attestation_operator.runs.controllers import Runs
-from attestation_operator.runs.events import Teller
+from attestation_operator.runs.events import EventRecorder
 from attestation_operator.service import HTTPService
 from attestation_operator.settings import Settings
 from tests.fixtures.controllers import until
@@ -297,8 +297,8 @@ class Mortal:
             settings=Settings(service_url=self._service.url),
             log=log,
         )
-        teller = Teller(cluster_id=CLUSTER, cluster_name=CLUSTER, instance="i")
-        controller = Runs(around, Chosen(teller=teller, result_ttl=timedelta(hours=1)))
+        recorder = EventRecorder(cluster_id=CLUSTER, cluster_name=CLUSTER, instance="i")
+        controller = Runs(around, RunOptions(recorder=recorder, result_ttl=timedelta(hours=1)))
         key = Key(kind=RUN, name=run["metadata"]["name"], namespace=SPACE)
         try:
             for _ in range(50):

@@ -275,10 +275,10 @@ def sealing(name: str, detail: RunDetail) -> RunSeal:
     stored = {"uid": secrets.token_hex(8), "resourceVersion": "1"}
     written = results.result_object(run, detail, detail.attempts[0], reason=None)
     written["metadata"] |= stored
-    teller = events.Teller(cluster_id="default", cluster_name="production", instance="i")
-    event = teller.event(
+    recorder = events.EventRecorder(cluster_id="default", cluster_name="production", instance="i")
+    event = recorder.event(
         run,
-        teller.ending(run),
+        recorder.ending(run),
         attempt=1,
         detected_at=datetime.now(UTC),
         signals=events.ending_signals(run, results.spec_sha256(written)),

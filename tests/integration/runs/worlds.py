@@ -70,14 +70,14 @@ class World(NamedTuple):
 
 
 @contextmanager
-def world(fake: FakeKube, folder: Path, *, ahead: float = 0, **chosen: Any) -> Iterator[World]:
+def world(fake: FakeKube, folder: Path, *, ahead: float = 0, **options: Any) -> Iterator[World]:
     """Run it all until the block ends.
 
     Args:
         fake: The cluster.
         folder: For what is written.
         ahead: By so many seconds the cluster's clock is ahead of the service's.
-        chosen: Settings of the controller.
+        options: Settings of the controller.
     """
     with ExitStack() as stack:
         service = stack.enter_context(
@@ -96,5 +96,5 @@ def world(fake: FakeKube, folder: Path, *, ahead: float = 0, **chosen: Any) -> I
         # Issued this very moment, by the cluster's clock.
         (folder / "token").write_text(cluster.token("runs")["Authorization"].removeprefix("Bearer "))
         url = stack.enter_context(on_loopback(service))
-        stack.enter_context(running(fake, url, folder, cluster_id="default", clock=clock, **chosen))
+        stack.enter_context(running(fake, url, folder, cluster_id="default", clock=clock, **options))
         yield World(service, clock, estate, node, policy)

@@ -11,7 +11,7 @@ from attestation.api.runs import RunDetail
 from attestation.runs import Reason
 from attestation_operator.objects import BUNDLE, RUN, SECURITY_EVENT, Key, Target
 from attestation_operator.runs.bundles import bundle_object, seal_request
-from attestation_operator.runs.events import Teller, ending_signals
+from attestation_operator.runs.events import EventRecorder, ending_signals
 from attestation_operator.runs.objects import Run
 from attestation_operator.runs.results import result_object, spec_sha256
 from tests.unit.service.conftest import Service, Starter
@@ -66,11 +66,11 @@ async def told(service: Service, *, reason: Reason | None, seed: bool = False) -
         },
     )
     result = stored(result_object(run, said, attempt, reason=reason), UIDS["result"])
-    teller = Teller(cluster_id="default", cluster_name="Köln", instance="r-0", seed_mapping=seed)
+    recorder = EventRecorder(cluster_id="default", cluster_name="Köln", instance="r-0", seed_mapping=seed)
     event = stored(
-        teller.event(
+        recorder.event(
             run,
-            teller.ending(run),
+            recorder.ending(run),
             attempt=run.attempt,
             detected_at=service.clock.now(),
             signals=ending_signals(run, spec_sha256(result)),

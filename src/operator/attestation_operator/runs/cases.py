@@ -12,7 +12,7 @@ from attestation.api.runs import RunBundle, RunDetail, RunOpen, RunOpened, RunSe
 from attestation.errors import AttestationError
 from attestation_operator.actions import Action, Create, EmitEvent, MergeStatus
 from attestation_operator.objects import SECURITY_EVENT, Key, Raw, Target
-from attestation_operator.runs.events import ACTIVE, Teller
+from attestation_operator.runs.events import ACTIVE, EventRecorder
 from attestation_operator.runs.node_action import NodeAction
 from attestation_operator.runs.objects import Run, later, with_conditions
 
@@ -40,18 +40,18 @@ Answer = RunOpened | RunDetail | RunBundle | AttestationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class RunOptions:
     """What the administrator chose.
 
     Args:
-        teller: Who tells events.
+        recorder: Who tells events.
         result_ttl: How long Results are kept.
         node_action: What a run does to its Node.
         acts_for: Namespaces whose runs do: who writes policies in another one has no word about a Node.
         seal_timeout: How long after its end what comes of a run is waited for.
     """
 
-    teller: Teller
+    recorder: EventRecorder
     result_ttl: timedelta
     node_action: NodeAction = NodeAction.NONE
     acts_for: frozenset[str] = frozenset()
@@ -81,19 +81,19 @@ class Case:
         run: The run.
         objects: What was read of the cluster in this look.
         at: Now.
-        chosen: What the administrator chose.
+        options: What the administrator chose.
         answers: What the service said in this look, by what it was asked.
     """
 
     run: Run
     objects: Objects
     at: datetime
-    chosen: Chosen
+    options: RunOptions
     answers: Mapping[Ask, Answer] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class Decision:
     """What is to be done about a run now.
 
     Args:
@@ -115,9 +115,9 @@ class Looked:
     warning: str | None = None
 
 
-def ending_key(run: Run, chosen: Chosen) -> Key:
+def ending_key(run: Run, options: RunOptions) -> Key:
     """Return where the event is that tells the end of *run*."""
-    return chosen.teller.key(run, run.attempt, chosen.teller.ending(run).type)
+    return options.recorder.key(run, run.attempt, options.recorder.ending(run).type)
 
 
 _FACT: Final = ("class", "type", "severity", "correlationID", "signals")
@@ -131,24 +131,24 @@ def _is_about(there: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
     return clusters[0] == clusters[1] and all(one.get(name) == other.get(name) for name in ("kind", "name"))
 
 
-def tell(case: Case, event: Mapping[str, Any]) -> Looked:
+def tell(case: Case, event: Mapping[str, Any]) -> Decision:
     """Return what is missing until *event* is told; `again` where it must be created first.
 
     One that is there is the same fact told before, if it says the same of the same; else a warning.
     """
     there = case.objects[Key.of(SECURITY_EVENT, event)]
     if there is None:
-        return Looked(actions=(Create(kind=SECURITY_EVENT, raw=event),), again=True)
+        return Decision(actions=(Create(kind=SECURITY_EVENT, raw=event),), again=True)
     if any(there["spec"].get(member) != event["spec"][member] for member in _FACT) or not _is_about(
         there, event
     ):
-        return Looked(warning=f"SecurityEvent {event['metadata']['name']} tells another fact")
+        return Decision(warning=f"SecurityEvent {event['metadata']['name']} tells another fact")
     if (there.get("status") or {}).get("phase"):
-        return Looked()
-    return Looked(actions=(MergeStatus(target=Target.of(SECURITY_EVENT, there), status={"phase": ACTIVE}),))
+        return Decision()
+    return Decision(actions=(MergeStatus(target=Target.of(SECURITY_EVENT, there), status={"phase": ACTIVE}),))
 
 
-def write(case: Case, *conditions: Mapping[str, Any], **status: Any) -> Looked:
+def write(case: Case, *conditions: Mapping[str, Any], **status: Any) -> Decision:
     """Return one change of the run's status, against what was judged."""
     run = case.run
     if conditions:
@@ -156,7 +156,7 @@ def write(case: Case, *conditions: Mapping[str, Any], **status: Any) -> Looked:
             run.conditions, conditions, generation=run.generation, at=case.at
         )
     status = {key: str(value) if isinstance(value, StrEnum) else value for key, value in status.items()}
-    return Looked(actions=(MergeStatus(target=run.target, status=status),), after=STEP_SECONDS)
+    return Decision(actions=(MergeStatus(target=run.target, status=status),), after=STEP_SECONDS)
 
 
 def event(case: Case, reason: str, note: str, *, warning: bool) -> EmitEvent:

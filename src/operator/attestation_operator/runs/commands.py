@@ -7,9 +7,9 @@ from typing import Any
 from attestation.clock import Clock
 from attestation_operator.controller import Around
 from attestation_operator.program import Make, run
-from attestation_operator.runs.cases import Chosen
+from attestation_operator.runs.cases import RunOptions
 from attestation_operator.runs.controllers import Policies, Results, Runs, Together, Verdicts
-from attestation_operator.runs.events import Teller
+from attestation_operator.runs.events import EventRecorder
 from attestation_operator.runs.node_action import NodeAction
 from attestation_operator.runs.schedule_controller import Schedules
 from attestation_operator.runs.settings import RunSettings
@@ -24,8 +24,8 @@ async def runs(settings: RunSettings, *, clock: Clock, log: Any) -> None:
 
 def maker(settings: RunSettings) -> Make:
     """Return what builds the controller."""
-    chosen = Chosen(
-        teller=Teller(
+    options = RunOptions(
+        recorder=EventRecorder(
             cluster_id=settings.cluster_id,
             cluster_name=settings.cluster_name or settings.cluster_id,
             instance=settings.identity,
@@ -41,10 +41,10 @@ def maker(settings: RunSettings) -> Make:
         # Schedules only take note, and first: what becomes of a run must not keep that from them.
         parts = (
             Schedules(around, unsealed_kept=settings.seals_for),
-            Runs(around, chosen),
+            Runs(around, options),
             Results(around, settings.kept_for),
             Policies(around),
-            Verdicts(around, chosen.node_action, settings.verdicts_for),
+            Verdicts(around, options.node_action, settings.verdicts_for),
         )
         return Together(NAME, parts)
 

@@ -21,7 +21,7 @@ from attestation_operator.controller import Around, Controller, Round
 from attestation_operator.errors import ClusterRefused, ClusterUnavailable, ObjectChanged, ServiceAway
 from attestation_operator.objects import NODE, POLICY, RESULT, RUN, Key, Kind, Raw
 from attestation_operator.runs import policies, results
-from attestation_operator.runs.cases import STEP_SECONDS, Answer, Ask, Case, Chosen, Objects
+from attestation_operator.runs.cases import STEP_SECONDS, Answer, Ask, Case, Objects, RunOptions
 from attestation_operator.runs.node_action import NodeAction, lapsed
 from attestation_operator.runs.objects import Run, read_run
 from attestation_operator.runs.reconcile import reconcile
@@ -45,15 +45,15 @@ class Runs:
 
     Args:
         around: What a controller is given.
-        chosen: What the administrator chose.
+        options: What the administrator chose.
     """
 
     name = "runs"
 
-    def __init__(self, around: Around, chosen: Chosen) -> None:
+    def __init__(self, around: Around, options: RunOptions) -> None:
         self._around = around
-        self._chosen = chosen
-        self._service = _Asked(around)
+        self._options = options
+        self._service = _ServiceClient(around)
         self._ended = Counter(
             "itl_operator_runs_ended",
             "Attestation runs that this replica ended",
@@ -92,7 +92,7 @@ class Runs:
                     run=run,
                     objects=objects,
                     at=self._around.clock.now(),
-                    chosen=self._chosen,
+                    options=self._options,
                     answers=answers,
                 )
             )
@@ -123,7 +123,7 @@ class Runs:
                 )
 
 
-class _Asked:
+class _ServiceClient:
     """The service, asked so that no run waits for it beyond its time.
 
     Args:

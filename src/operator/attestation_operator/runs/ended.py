@@ -1,7 +1,7 @@
 """What comes of a run that has ended: what its Result is worth, its Node, the verdict's event, the seal.
 
 All of it waits for something that may never come: the service, the archive, whoever wrote under a name of ours. So it
-has its time, `Chosen.seal_timeout`; then the run says what is missing, and nobody asks any more.
+has its time, `RunOptions.seal_timeout`; then the run says what is missing, and nobody asks any more.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from attestation.errors import AttestationError, Unavailable
 from attestation.runs import Reason
 from attestation_operator.actions import Action, Create, Delete, MergeStatus
 from attestation_operator.objects import BUNDLE, RESULT, SECURITY_EVENT, Raw, Target
-from attestation_operator.runs import asked, bundles, events, node_action, results
+from attestation_operator.runs import bundles, events, node_action, request, results
 from attestation_operator.runs.cases import (
     Answer,
     Ask,
     Case,
-    Looked,
+    Decision,
     ended_pause,
     ending_key,
     event,
@@ -42,7 +42,7 @@ from attestation_operator.runs.outages import recovered
 EVENT_DIFFERS: Final = "EventDiffers"
 
 
-def complete(case: Case) -> Looked:
+def complete(case: Case) -> Decision:
     """Return what is missing of what comes of a run that has ended; the first of it."""
     run = case.run
     result = case.objects[run.result]
@@ -57,24 +57,24 @@ def complete(case: Case) -> Looked:
     return _seal(case, result)
 
 
-def _result_again(case: Case) -> Looked:
+def _result_again(case: Case) -> Decision:
     """Write a Result again that somebody took away before anything rested on it."""
     detail = case.answers.get(Ask.LOOK)
     if detail is None:
-        return Looked(ask=Ask.LOOK)
+        return Decision(ask=Ask.LOOK)
     if not isinstance(detail, RunDetail):
         return _waits_for_the_service(case, detail)
-    if other := asked.of_another(case.run, detail):
+    if other := request.of_another(case.run, detail):
         return _of_another(case, other)
     wanted_result = results.result_object(
         case.run, detail, _last(case.run, detail), reason=case.run.failed_for
     )
     there = case.objects[case.run.result]
     first = () if there is None else (Delete(target=Target.of(RESULT, there)),)
-    return Looked(actions=(*first, Create(kind=RESULT, raw=wanted_result)), again=True)
+    return Decision(actions=(*first, Create(kind=RESULT, raw=wanted_result)), again=True)
 
 
-def _of_another(case: Case, member: str) -> Looked:
+def _of_another(case: Case, member: str) -> Decision:
     words = f"the service tells of another run: {member}"
     return _waits(case, words, warning=words)
 
@@ -86,13 +86,13 @@ def _last(run: Run, detail: RunDetail) -> RunAttempt:
     return next((each for each in detail.attempts if each.attempt == run.attempt), detail.attempts[-1])
 
 
-def _tell_the_end(case: Case, result: Raw | None) -> Looked:
+def _tell_the_end(case: Case, result: Raw | None) -> Decision:
     """Say what the Result is worth, mark the Node, tell the end."""
-    run, chosen = case.run, case.chosen
+    run, options = case.run, case.options
     actions: list[Action] = []
     # 1. What the Result is worth: an API server drops `status` of what is created.
     if result is not None:
-        status = results.first_status(result, ttl=chosen.result_ttl, at=case.at)
+        status = results.first_status(result, ttl=options.result_ttl, at=case.at)
         if status is not None:
             actions.append(MergeStatus(target=Target.of(RESULT, result), status=status))
     # 2. The Node, where this run has a word about it: the one that was asked. Another of its name proved nothing.
@@ -100,14 +100,14 @@ def _tell_the_end(case: Case, result: Raw | None) -> Looked:
     asked_uid = None if result is None else result["spec"].get("nodeUID")
     if node is not None and asked_uid not in (None, node["metadata"]["uid"]):
         node = None
-    if node is not None and run.verdict is not None and _has_a_word(run, chosen.acts_for):
+    if node is not None and run.verdict is not None and _has_a_word(run, options.acts_for):
         actions += node_action.reconcile(
-            node, action=chosen.node_action, verdict=run.verdict, ended_at=run.ended_at
+            node, action=options.node_action, verdict=run.verdict, ended_at=run.ended_at
         )
     # 3. The event, and that it was told.
-    fact = chosen.teller.event(
+    fact = options.recorder.event(
         run,
-        chosen.teller.ending(run),
+        options.recorder.ending(run),
         attempt=run.attempt,
         detected_at=run.ended_at,
         signals=events.ending_signals(run, None if result is None else results.spec_sha256(result)),
@@ -121,7 +121,7 @@ def _tell_the_end(case: Case, result: Raw | None) -> Looked:
         if run.condition(Condition.EVENTS_EMITTED) == {}:
             differs = said(Condition.EVENTS_EMITTED, EVENT_DIFFERS, told.warning, true=False)
             actions += write(case, differs).actions
-            return Looked(actions=tuple(actions), after=ended_pause(case), warning=told.warning)
+            return Decision(actions=tuple(actions), after=ended_pause(case), warning=told.warning)
         return _waits(case, told.warning, actions=tuple(actions), warning=told.warning)
     step = write(case, said(Condition.EVENTS_EMITTED, "Emitted"))
     return replace(step, actions=(*actions, *told.actions, *step.actions))
@@ -143,15 +143,15 @@ def _has_a_word(run: Run, namespaces: frozenset[str]) -> bool:
     )
 
 
-def _result_late(case: Case) -> Looked:
+def _result_late(case: Case) -> Decision:
     """Write the Result of a run that ended while the service was away, when it is back."""
     run = case.run
     detail = case.answers.get(Ask.LOOK)
     if detail is None:
-        return Looked(ask=Ask.LOOK)
+        return Decision(ask=Ask.LOOK)
     if not isinstance(detail, RunDetail):
         return _waits_for_the_service(case, detail)
-    if other := asked.of_another(run, detail):
+    if other := request.of_another(run, detail):
         return _of_another(case, other)
     back = recovered(case)
     if back.again:
@@ -161,21 +161,21 @@ def _result_late(case: Case) -> Looked:
         run, detail, _last(run, detail), reason=run.failed_for or Reason.DEADLINE_EXCEEDED
     )
     if there is not None and not results.is_same(there, wanted_result):
-        return Looked(actions=(*back.actions, Delete(target=Target.of(RESULT, there))), again=True)
+        return Decision(actions=(*back.actions, Delete(target=Target.of(RESULT, there))), again=True)
     if there is None:
-        return Looked(actions=(*back.actions, Create(kind=RESULT, raw=wanted_result)), again=True)
+        return Decision(actions=(*back.actions, Create(kind=RESULT, raw=wanted_result)), again=True)
     actions: list[Action] = list(back.actions)
-    status = results.first_status(there, ttl=case.chosen.result_ttl, at=case.at)
+    status = results.first_status(there, ttl=case.options.result_ttl, at=case.at)
     if status is not None:
         actions.append(MergeStatus(target=Target.of(RESULT, there), status=status))
     step = write(case, policyID=detail.policy_id, resultRef={"name": run.result.name})
     return replace(step, actions=(*actions, *step.actions))
 
 
-def _seal(case: Case, result: Raw | None) -> Looked:
+def _seal(case: Case, result: Raw | None) -> Decision:
     """Have event, Result, policy and evidence sealed, and say so at bundle, event and run."""
     run = case.run
-    key = ending_key(run, case.chosen)
+    key = ending_key(run, case.options)
     fact = case.objects[key]
     # 1. What is to be sealed must be there: kept for its time and no longer.
     if result is None:
@@ -186,11 +186,13 @@ def _seal(case: Case, result: Raw | None) -> Looked:
     bundle_key = bundles.bundle_key(key)
     bundle = case.objects[bundle_key]
     if bundle is None:
-        return Looked(actions=(Create(kind=BUNDLE, raw=bundles.bundle_object(bundle_key, fact)),), again=True)
+        return Decision(
+            actions=(Create(kind=BUNDLE, raw=bundles.bundle_object(bundle_key, fact)),), again=True
+        )
     # 3. The service signs, logs and archives; the same may be asked again.
     sealed = case.answers.get(Ask.SEAL)
     if sealed is None:
-        return Looked(ask=Ask.SEAL, question=bundles.seal_request(bundle, fact, result))
+        return Decision(ask=Ask.SEAL, question=bundles.seal_request(bundle, fact, result))
     if not isinstance(sealed, RunBundle):
         return _unsealed(case, sealed)
     actions: list[Action] = []
@@ -206,18 +208,18 @@ def _seal(case: Case, result: Raw | None) -> Looked:
     return replace(step, actions=(*actions, *step.actions))
 
 
-def _unfinished(case: Case, sealed: RunBundle, actions: tuple[Action, ...]) -> Looked:
+def _unfinished(case: Case, sealed: RunBundle, actions: tuple[Action, ...]) -> Decision:
     """Wait until a bundle is in the archive; where another file is under its name, say so."""
     last = sealed.failures[-1] if sealed.failures else None
     words = f"the bundle is {sealed.phase}" + ("" if last is None else f": {last.stage}: {last.reason}")
     if sealed.phase == "Failed" and case.run.condition(Condition.SEALED).get("reason") != SEAL_FAILED:
         step = write(case, said(Condition.SEALED, SEAL_FAILED, words, true=False))
         told = event(case, SEAL_FAILED, words, warning=True)
-        return Looked(actions=(*actions, *step.actions, told), after=ended_pause(case))
+        return Decision(actions=(*actions, *step.actions, told), after=ended_pause(case))
     return _waits(case, words, actions=actions)
 
 
-def _unsealed(case: Case, answer: Answer) -> Looked:
+def _unsealed(case: Case, answer: Answer) -> Decision:
     """Say that the service seals nothing, where it says so; it may another time, as when it was mended."""
     waits = _waits_for_the_service(case, answer)
     assert isinstance(answer, AttestationError)
@@ -229,7 +231,7 @@ def _unsealed(case: Case, answer: Answer) -> Looked:
     return replace(waits, actions=(*refused.actions, event(case, SEAL_REFUSED, words, warning=True)))
 
 
-def _waits_for_the_service(case: Case, answer: Answer) -> Looked:
+def _waits_for_the_service(case: Case, answer: Answer) -> Decision:
     """Wait for the service, longer and longer; where it knows nothing of the run, nothing is sealed."""
     assert isinstance(answer, AttestationError)
     if answer.code == "run-unknown" and not case.run.has_result:
@@ -241,16 +243,18 @@ def _waits_for_the_service(case: Case, answer: Answer) -> Looked:
 
 
 def _is_over(case: Case) -> bool:
-    return case.at >= case.run.ended_at + case.chosen.seal_timeout
+    return case.at >= case.run.ended_at + case.options.seal_timeout
 
 
-def _waits(case: Case, words: str, *, actions: tuple[Action, ...] = (), warning: str | None = None) -> Looked:
+def _waits(
+    case: Case, words: str, *, actions: tuple[Action, ...] = (), warning: str | None = None
+) -> Decision:
     """Look again later, and later; when the time of what comes of a run is over, say what was missing, and end.
 
     It was asked for once more before: a controller that was away for so long gives up nothing that can be had now.
     """
     if not _is_over(case):
-        return Looked(actions=actions, after=ended_pause(case), warning=warning)
+        return Decision(actions=actions, after=ended_pause(case), warning=warning)
     step = write(case, said(Condition.SEALED, SEAL_ABANDONED, words, true=False))
     told = event(case, SEAL_ABANDONED, words, warning=True)
     return replace(step, actions=(*actions, *step.actions, told), warning=warning)

@@ -24,7 +24,7 @@ ARCHIVED: Final = "Archived"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teller:
+class EventRecorder:
     """Who tells: the cluster, and the replica.
 
     Args:

@@ -10,8 +10,8 @@ from attestation.reference.attestation_policy import policy_id
 from attestation.runs import Reason
 from attestation_operator.actions import Action, SetStatus
 from attestation_operator.objects import POLICY, Raw, Target
-from attestation_operator.runs.asked import NO_GPU
 from attestation_operator.runs.objects import CONTROLLER, said, with_conditions
+from attestation_operator.runs.request import NO_GPU
 
 READY: Final = "Ready"
 GPU_NOT_COLLECTED: Final = "GPUNotCollected"

@@ -21,7 +21,7 @@ from attestation.errors import AttestationError, PolicyInvalid, Unavailable
 from attestation.runs import FACTS, EventType, Reason
 from attestation_operator.actions import Create, Delete
 from attestation_operator.objects import RESULT, Target
-from attestation_operator.runs import asked, events, results
+from attestation_operator.runs import events, request, results
 from attestation_operator.runs.cases import (
     GRACE,
     LOST_SECONDS,
@@ -29,7 +29,7 @@ from attestation_operator.runs.cases import (
     Answer,
     Ask,
     Case,
-    Looked,
+    Decision,
     Unread,
     event,
     pause_for,
@@ -41,34 +41,34 @@ from attestation_operator.runs.objects import Condition, Phase, said
 from attestation_operator.runs.outages import is_lost, lost, recovered
 
 
-def reconcile(case: Case) -> Looked:
+def reconcile(case: Case) -> Decision:
     """Return what is to be done about a run now."""
     if case.run.is_complete:
-        return Looked()
+        return Decision()
     try:
         match case.run.phase:
             case Phase.NEW:
                 return _accept(case)
             case Phase.PENDING | Phase.RUNNING if case.run.was_changed:
                 # Whatever is judged now is an answer to another question than the one that stands there.
-                return _fail(case, Reason.POLICY_INVALID, asked.CHANGED)
+                return _fail(case, Reason.POLICY_INVALID, request.CHANGED)
             case Phase.PENDING:
                 return _open(case)
             case Phase.RUNNING:
                 return _look(case)
         return complete(case)
     except Unread as e:
-        return Looked(read=e.key)
+        return Decision(read=e.key)
 
 
 # ---------------------------------------------------------------- "" → Pending | Failed
 
 
-def _accept(case: Case) -> Looked:
+def _accept(case: Case) -> Decision:
     run, at = case.run, case.at
     try:
-        wants = asked.read(run, case.objects)
-    except asked.NotAsked as e:
+        wants = request.read(run, case.objects)
+    except request.RequestRefused as e:
         refused = said(Condition.ACCEPTED, e.reason, str(e), true=False)
         failed = said(Condition.FAILED, e.reason, str(e))
         step = write(case, refused, failed, phase=Phase.FAILED, completionTime=rfc3339(at))
@@ -87,7 +87,7 @@ def _accept(case: Case) -> Looked:
 # ---------------------------------------------------------------- Pending → Running | Failed
 
 
-def _open(case: Case) -> Looked:
+def _open(case: Case) -> Decision:
     run = case.run
     # 1. Opened, or opened already: the same run gets the open attempt again. When its time is over none is opened any
     #    more, and it may be open all the same: a replica may have ended before it could say so. And where policy or
@@ -98,7 +98,7 @@ def _open(case: Case) -> Looked:
     if opened is None or (isinstance(opened, AttestationError) and opened.code == "run-differs"):
         opened = case.answers.get(Ask.LOOK)
         if opened is None:
-            return Looked(ask=Ask.LOOK)
+            return Decision(ask=Ask.LOOK)
     # 2. Not opened.
     if isinstance(opened, AttestationError):
         if case.at >= run.deadline:
@@ -110,7 +110,7 @@ def _open(case: Case) -> Looked:
     # 3. The fact is told once for a run, whichever attempt this is by now; then the phase says that it was told.
     fact = FACTS[EventType.STARTED]
     signals = events.signals_of(run, 1)
-    started = case.chosen.teller.event(
+    started = case.options.recorder.event(
         run, fact, attempt=1, detected_at=run.started_at, signals=signals, node=case.objects[run.node]
     )
     told = tell(case, started)
@@ -126,14 +126,16 @@ def _open(case: Case) -> Looked:
     )
 
 
-def _asking_to_open(case: Case) -> Looked:
+def _asking_to_open(case: Case) -> Decision:
     try:
-        wants = asked.read(case.run, case.objects)
-        return Looked(
+        wants = request.read(case.run, case.objects)
+        return Decision(
             ask=Ask.OPEN,
-            question=asked.question(case.run, wants, case.objects, case.chosen.teller.cluster_id, case.at),
+            question=request.question(
+                case.run, wants, case.objects, case.options.recorder.cluster_id, case.at
+            ),
         )
-    except asked.NotAsked as e:
+    except request.RequestRefused as e:
         return _fail(case, e.reason, str(e))
 
 
@@ -147,12 +149,12 @@ def _opened(answer: Answer) -> tuple[int, str]:
 # ---------------------------------------------------------------- Running → Succeeded | Failed
 
 
-def _look(case: Case) -> Looked:
+def _look(case: Case) -> Decision:
     """Look what the service says of the run, and end it where it is judged or its time is over."""
     run, at = case.run, case.at
     detail = case.answers.get(Ask.LOOK)
     if detail is None:
-        return Looked(ask=Ask.LOOK)
+        return Decision(ask=Ask.LOOK)
     if isinstance(detail, AttestationError):
         # The time of a run ends with or without the service.
         if at >= run.deadline:
@@ -161,11 +163,11 @@ def _look(case: Case) -> Looked:
             return _reopened(case)
         return lost(case, detail)
     assert isinstance(detail, RunDetail)
-    if other := asked.of_another(run, detail):
+    if other := request.of_another(run, detail):
         # Its verdict is another's, whatever it says. A run of which nothing is known ends with its time.
         if at >= run.deadline:
             return _fail(case, Reason.DEADLINE_EXCEEDED, f"the service: {other}")
-        return Looked(
+        return Decision(
             after=pause_for(case, LOST_SECONDS), warning=f"the service tells of another run: {other}"
         )
     back = recovered(case)
@@ -175,7 +177,7 @@ def _look(case: Case) -> Looked:
     return replace(found, actions=(*back.actions, *found.actions), warning=found.warning or back.warning)
 
 
-def _look_at(case: Case, detail: RunDetail) -> Looked:
+def _look_at(case: Case, detail: RunDetail) -> Decision:
     run, at = case.run, case.at
     # 1. Judged: that counts, also where this look comes late. The service took evidence before the deadline only.
     judged = next((each for each in reversed(detail.attempts) if each.state == "judged"), None)
@@ -192,7 +194,7 @@ def _look_at(case: Case, detail: RunDetail) -> Looked:
     return _waiting(case, last.attempt)
 
 
-def _reopened(case: Case) -> Looked:
+def _reopened(case: Case) -> Decision:
     answer = case.answers.get(Ask.OPEN)
     if answer is None:
         return _asking_to_open(case)
@@ -205,15 +207,15 @@ def _reopened(case: Case) -> Looked:
     return replace(_waiting(case, case.run.attempt), warning=f"not opened again: {answer.code}: {answer}")
 
 
-def _waiting(case: Case, attempt: int) -> Looked:
+def _waiting(case: Case, attempt: int) -> Decision:
     run = case.run
     if run.phase is Phase.RUNNING and (attempt != run.attempt or is_lost(run)):
         waiting = said(Condition.JUDGED, "Waiting", true=False)
         return replace(write(case, waiting, attempt=attempt), after=pause_for(case, POLL_SECONDS))
-    return Looked(after=pause_for(case, POLL_SECONDS))
+    return Decision(after=pause_for(case, POLL_SECONDS))
 
 
-def _conclude(case: Case, detail: RunDetail, judged: RunAttempt) -> Looked:
+def _conclude(case: Case, detail: RunDetail, judged: RunAttempt) -> Decision:
     """End the run as the service judged it: the table of §3."""
     result = judged.result
     assert result is not None
@@ -229,14 +231,14 @@ def _conclude(case: Case, detail: RunDetail, judged: RunAttempt) -> Looked:
 
 def _end(
     case: Case, detail: RunDetail, attempt: RunAttempt, *, reason: Reason | None, verdict: str
-) -> Looked:
+) -> Decision:
     """Write the Result, then the phase."""
     run = case.run
     wanted_result = results.result_object(run, detail, attempt, reason=reason)
     there = case.objects[run.result]
     # One of another run of this name, or one that the service does not bear out, goes first.
     if there is not None and not results.is_same(there, wanted_result):
-        return Looked(actions=(Delete(target=Target.of(RESULT, there)),), again=True)
+        return Decision(actions=(Delete(target=Target.of(RESULT, there)),), again=True)
     status: dict[str, Any] = {
         "attempt": attempt.attempt,
         "policyID": detail.policy_id,
@@ -269,12 +271,12 @@ def _why(reason: Reason | None, attempt: RunAttempt) -> str:
     return ""
 
 
-def _fail(case: Case, reason: Reason, words: str) -> Looked:
+def _fail(case: Case, reason: Reason, words: str) -> Decision:
     """End an accepted run of which the service says nothing (yet)."""
     return _terminal(case, reason, words, verdict="indeterminate")
 
 
-def _terminal(case: Case, reason: Reason | None, words: str, *, verdict: str, **status: Any) -> Looked:
+def _terminal(case: Case, reason: Reason | None, words: str, *, verdict: str, **status: Any) -> Decision:
     came = reason in (None, Reason.EVIDENCE_REJECTED, Reason.VERDICT_FAILED)
     is_judged = came or reason is Reason.DEVICE_UNAVAILABLE
     conditions = [

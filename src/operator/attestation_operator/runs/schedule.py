@@ -50,7 +50,7 @@ TOLD_NODES: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class Decision:
     """What is to be done about a schedule.
 
     Args:
@@ -89,7 +89,7 @@ def reconcile(
     *,
     others: Iterable[OpenRun] = (),
     unsealed_kept: timedelta = timedelta(days=3),
-) -> Looked:
+) -> Decision:
     """Return what is to be done about *schedule* at *at*.
 
     Args:
@@ -102,7 +102,7 @@ def reconcile(
     """
     chosen = [node for node in nodes if schedule.chooses(node)]
     if schedule.suspended:
-        return Looked(dealt_with=schedule.dealt_with, chosen=len(chosen))
+        return Decision(dealt_with=schedule.dealt_with, chosen=len(chosen))
     since = _since(schedule, at)
     due, wake_at = _due(schedule, chosen, since, at)
 
@@ -131,7 +131,7 @@ def reconcile(
             create.append(Create(kind=RUN, raw=_run(schedule, name, each)))
     # What is due at the same instant as something that waits is dealt with together with it.
     dealt_with = max((each for each in done if each and (not waits or each < waits[0])), default=None)
-    return Looked(
+    return Decision(
         create=tuple(create),
         prune=tuple(_old(schedule, runs, dealt_with, at, unsealed_kept)),
         dealt_with=dealt_with,
@@ -239,7 +239,7 @@ def _old(
 
 
 def status(
-    schedule: Schedule, looked: Looked, at: datetime, *, active: int, refused: str | None = None
+    schedule: Schedule, looked: Decision, at: datetime, *, active: int, refused: str | None = None
 ) -> tuple[Action, ...]:
     """Return the status to be said of *schedule*, nothing where it is said already; a new fault as an Event too.
 
@@ -267,7 +267,7 @@ def unreadable(raw: Raw, why: str, at: datetime) -> tuple[Action, ...]:
     return _said(raw, said, _condition(raw, "False", INVALID, why, at))
 
 
-def _standing(schedule: Schedule, looked: Looked, refused: str | None) -> tuple[str, str, str]:
+def _standing(schedule: Schedule, looked: Decision, refused: str | None) -> tuple[str, str, str]:
     if schedule.suspended:
         return "False", "Suspended", "spec.suspend is true: no run is created"
     if refused is not None:

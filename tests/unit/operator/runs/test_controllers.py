@@ -117,7 +117,7 @@ async def test_a_run_is_taken_to_its_end_by_looks() -> None:
     """Each look does what is missing next; the one that ends it is counted; a complete one is not looked at again."""
     world = World()
     given = around(world)
-    runs = Runs(given, world.chosen)
+    runs = Runs(given, world.options)
     assert await runs.handle(world.key, None) == 1
     await runs.handle(world.key, None)
     world.service.judge(result())
@@ -141,7 +141,7 @@ async def test_a_run_is_looked_at_soon_again_where_the_api_server_is_away() -> N
         raise ClusterUnavailable("503")
 
     given.executor = SimpleNamespace(apply=away)
-    runs = Runs(given, world.chosen)
+    runs = Runs(given, world.options)
     assert [await runs.handle(world.key, None) for _ in range(3)] == [controllers.AWAY_SECONDS] * 3
     assert controllers.AWAY_SECONDS < 5
 
@@ -150,7 +150,7 @@ async def test_a_service_that_hangs_costs_one_wait_for_all(monkeypatch: pytest.M
     """The first who asks waits; the others are told for a while that it is away, so that deadlines are kept."""
     monkeypatch.setattr(controllers, "ASK_SECONDS", 0.01)
     service, steady = Hanging(), [100.0]
-    asked = controllers._Asked(around(World(), service), steady=lambda: steady[0])
+    asked = controllers._ServiceClient(around(World(), service), steady=lambda: steady[0])
     first = await asked.ask(Ask.LOOK, "uid", None)
     assert isinstance(first, AttestationError)
     assert first.code == "service-away"
@@ -164,7 +164,7 @@ async def test_a_service_that_hangs_costs_one_wait_for_all(monkeypatch: pytest.M
 async def test_seals_that_hang_keep_no_run_from_the_service() -> None:
     """Half of what may be asked at once is for seals; who finds none free comes again."""
     service = Hanging()
-    asked = controllers._Asked(around(World(), service, workers=4))
+    asked = controllers._ServiceClient(around(World(), service, workers=4))
     seal: Any = RunSeal.model_construct()
     waiting = [asyncio.create_task(asked.ask(Ask.SEAL, "uid", seal)) for _ in range(2)]
     for _ in waiting:

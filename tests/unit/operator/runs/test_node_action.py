@@ -84,10 +84,10 @@ def test_a_cordon_is_lifted_by_a_later_verified_run_if_it_was_ours() -> None:
 def test_only_runs_of_namespaces_that_were_named_mark_a_node() -> None:
     """Who may write runs and policies in another one could have any Node verified, or cordoned."""
     world = World()
-    world.chosen = replace(world.chosen, acts_for=frozenset({"another"}))
+    world.options = replace(world.options, acts_for=frozenset({"another"}))
     assert through(world, NodeAction.LABEL, "verified")["labels"] == {}
     world = World()
-    world.chosen = replace(world.chosen, acts_for=frozenset())
+    world.options = replace(world.options, acts_for=frozenset())
     assert "unschedulable" not in through(world, NodeAction.CORDON, "failed")
 
 

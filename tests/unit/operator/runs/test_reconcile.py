@@ -390,7 +390,7 @@ def test_another_fact_under_our_name_is_no_success() -> None:
     """An event that is there counts as told only if its signals are the same."""
     world = World()
     world.settle()
-    forged = world.chosen.teller.name(read_run(world.run), 1, EventType(VERIFIED))
+    forged = world.options.recorder.name(read_run(world.run), 1, EventType(VERIFIED))
     world.cluster.put(
         SECURITY_EVENT,
         {"metadata": {"name": forged}, "spec": {"type": VERIFIED, "signals": {"verdict": "verified"}}},
@@ -419,7 +419,7 @@ def test_a_fact_that_is_told_otherwise_is_another(change: dict[str, Any]) -> Non
     told = ended(result("failed")).event(FAILED)["spec"]
     world = World()
     world.settle()
-    forged = world.chosen.teller.name(read_run(world.run), 1, EventType(FAILED))
+    forged = world.options.recorder.name(read_run(world.run), 1, EventType(FAILED))
     world.cluster.put(SECURITY_EVENT, {"metadata": {"name": forged}, "spec": told | change})
     world.service.judge(result("failed"))
     world.settle()
@@ -653,7 +653,7 @@ def test_what_comes_of_a_run_is_waited_for_so_long(hindered: Callable[[World], N
     world = World()
     hindered(world)
     over = (
-        parse_rfc3339(world.status["completionTime"]) + world.chosen.seal_timeout - world.at
+        parse_rfc3339(world.status["completionTime"]) + world.options.seal_timeout - world.at
     ).total_seconds()
     world.pass_(over - 1)
     world.settle()

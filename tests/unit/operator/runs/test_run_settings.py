@@ -56,7 +56,7 @@ def test_what_is_wrong_stops_the_start(wrong: dict[str, str]) -> None:
 
 def test_the_controller_is_built_as_it_was_chosen() -> None:
     """All its duties in one program; the name of the cluster for people is its id, where nobody said another."""
-    chosen = load(
+    options = load(
         seed_event_mapping="true",
         node_action="cordon",
         node_action_namespaces="ugallu",
@@ -64,12 +64,12 @@ def test_the_controller_is_built_as_it_was_chosen() -> None:
         identity="pod-7",
     )
     given: Any = around(World())
-    made: Any = maker(chosen)(given)
+    made: Any = maker(options)(given)
     assert set(made.watches) == {RUN, RESULT, POLICY, SCHEDULE}
     [runs] = [part for part in made._parts if part.name == "runs"]
-    found = runs._chosen
+    found = runs._options
     assert found.node_action is NodeAction.CORDON
     assert found.result_ttl == timedelta(hours=2)
-    teller = found.teller
-    assert (teller.cluster_id, teller.cluster_name, teller.instance) == ("kube-1", "kube-1", "pod-7")
-    assert teller.seed_mapping is True
+    recorder = found.recorder
+    assert (recorder.cluster_id, recorder.cluster_name, recorder.instance) == ("kube-1", "kube-1", "pod-7")
+    assert recorder.seed_mapping is True

@@ -16,7 +16,7 @@ from attestation_operator.objects import RUN, Key
 from attestation_operator.runs.schedule import (
     FAULTS,
     PATIENCE,
-    Looked,
+    Decision,
     reconcile,
     spread,
     status,
@@ -40,7 +40,9 @@ KEPT = timedelta(days=3)
 NODES = [Candidate(name="worker-1"), Candidate(name="worker-2")]
 
 
-def look(raw: dict[str, Any], at: datetime, *runs: dict[str, Any], nodes: list[Candidate] = NODES) -> Looked:
+def look(
+    raw: dict[str, Any], at: datetime, *runs: dict[str, Any], nodes: list[Candidate] = NODES
+) -> Decision:
     """Look at a schedule."""
     return reconcile(read_schedule(raw), nodes, _read(runs), at)
 
@@ -51,7 +53,7 @@ def _read(runs: Any) -> list[ScheduledRun]:
     return found  # type: ignore[return-value]
 
 
-def made(looked: Looked) -> list[tuple[str, str, str]]:
+def made(looked: Decision) -> list[tuple[str, str, str]]:
     """Return node, backend and instant of what is created."""
     return [
         (

@@ -31,8 +31,8 @@ from attestation.errors import AttestationError, PolicyInvalid
 from attestation_operator.actions import Action, Create, Delete, EmitEvent, MergeStatus, PatchNode, SetStatus
 from attestation_operator.errors import ObjectChanged, ObjectExists, ServiceAway
 from attestation_operator.objects import NODE, POLICY, RESULT, RUN, RUNS_GROUP, SECURITY_EVENT, Key, Kind, Raw
-from attestation_operator.runs.cases import Answer, Ask, Case, Chosen, Looked, Objects
-from attestation_operator.runs.events import Teller
+from attestation_operator.runs.cases import Answer, Ask, Case, Decision, Objects, RunOptions
+from attestation_operator.runs.events import EventRecorder
 from attestation_operator.runs.kinds import faults
 from attestation_operator.runs.node_action import NodeAction
 from attestation_operator.runs.objects import read_run
@@ -45,8 +45,8 @@ SPACE, NAME, NODE_NAME = "ugallu", "check-1", "worker-1"
 ENFORCED: Mapping[str, Any] = {"tpm": {"pcrs": {"7": "ab" * 32}}}
 REPORTED: Mapping[str, Any] = {"mode": "report", **ENFORCED}
 
-TELLER = Teller(cluster_id=CLUSTER, cluster_name="production", instance="pod-1")
-CHOSEN = Chosen(teller=TELLER, result_ttl=timedelta(hours=168), acts_for=frozenset({SPACE}))
+RECORDER = EventRecorder(cluster_id=CLUSTER, cluster_name="production", instance="pod-1")
+OPTIONS = RunOptions(recorder=RECORDER, result_ttl=timedelta(hours=168), acts_for=frozenset({SPACE}))
 
 
 class Killed(Exception):
@@ -325,7 +325,7 @@ class World:
     ) -> None:
         self.cluster = Cluster()
         self.service = Service()
-        self.chosen = CHOSEN
+        self.options = OPTIONS
         self.warnings: list[str] = []
         self.actions = 0
         self.cluster.put(
@@ -359,11 +359,11 @@ class World:
 
     def choose(self, action: NodeAction = NodeAction.NONE, *, seed_mapping: bool = False) -> None:
         """Choose what the administrator may choose."""
-        self.chosen = replace(
-            self.chosen, node_action=action, teller=replace(TELLER, seed_mapping=seed_mapping)
+        self.options = replace(
+            self.options, node_action=action, recorder=replace(RECORDER, seed_mapping=seed_mapping)
         )
 
-    def look(self, *, kill_before: int | None = None) -> Looked:
+    def look(self, *, kill_before: int | None = None) -> Decision:
         """Look at the run once, as the controller does; end before the action of this number of this look."""
         done = 0
         raw = self.cluster.get(self.key)
@@ -372,7 +372,7 @@ class World:
         objects, answers = Objects(), dict[Ask, Answer]()
         while True:
             looked = reconcile(
-                Case(run=run, objects=objects, at=self.at, chosen=self.chosen, answers=answers)
+                Case(run=run, objects=objects, at=self.at, options=self.options, answers=answers)
             )
             if looked.read is not None:
                 objects[looked.read] = self.cluster.get(looked.read)

@@ -26,7 +26,7 @@ NO_GPU: Final = "gpu: no run collects evidence of a GPU, so nothing could meet i
 CHANGED: Final = "spec: it was changed after it was created"
 
 
-class NotAsked(Exception):
+class RequestRefused(Exception):
     """The run asks for what cannot be asked.
 
     Args:
@@ -40,7 +40,7 @@ class NotAsked(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RunRequest:
     """What a run asks for.
 
     Args:
@@ -54,7 +54,7 @@ class Asked:
     timeout: timedelta
 
 
-def read(run: Run, objects: Mapping[Key, Raw | None]) -> Asked:
+def read(run: Run, objects: Mapping[Key, Raw | None]) -> RunRequest:
     """Return what *run* asks for.
 
     Args:
@@ -62,11 +62,11 @@ def read(run: Run, objects: Mapping[Key, Raw | None]) -> Asked:
         objects: The AttestationPolicy that it names, and the Node.
 
     Raises:
-        NotAsked: It cannot be asked.
+        RequestRefused: It cannot be asked.
     """
     # 1. The rules of the kind, which an API server may not know.
     if run.was_changed:
-        raise NotAsked(Reason.POLICY_INVALID, CHANGED)
+        raise RequestRefused(Reason.POLICY_INVALID, CHANGED)
     try:
         spec = RunSpec.model_validate(run.spec)
     except ValidationError as e:
@@ -74,24 +74,24 @@ def read(run: Run, objects: Mapping[Key, Raw | None]) -> Asked:
         at = ".".join(("spec", *map(str, first["loc"])))
         is_node = first["loc"][:1] == ("targetNodeName",)
         reason = Reason.NODE_NOT_FOUND if is_node else Reason.POLICY_INVALID
-        raise NotAsked(reason, f"{at}: {first['msg']}") from None
+        raise RequestRefused(reason, f"{at}: {first['msg']}") from None
     # 2. The policy, as it is now: what was edited is another policy.
     document: Mapping[str, Any] | None = run.spec.get("policy")
     if run.policy is not None:
         found = objects[run.policy]
         if found is None:
-            raise NotAsked(Reason.POLICY_NOT_FOUND, f"AttestationPolicy {run.policy}")
+            raise RequestRefused(Reason.POLICY_NOT_FOUND, f"AttestationPolicy {run.policy}")
         document = found.get("spec") or {}
     try:
         policy_of(document, backend=run.backend)
     except PolicyInvalid as e:
-        raise NotAsked(Reason.POLICY_INVALID, str(e)) from None
+        raise RequestRefused(Reason.POLICY_INVALID, str(e)) from None
     if document is not None and document.get("gpu") is not None:
-        raise NotAsked(Reason.POLICY_INVALID, NO_GPU)
+        raise RequestRefused(Reason.POLICY_INVALID, NO_GPU)
     # 3. The Node.
     if objects[run.node] is None:
-        raise NotAsked(Reason.NODE_NOT_FOUND, f"Node {run.node_name!r}")
-    return Asked(document=document, standing=_standing(document), timeout=parse_duration(spec.timeout))
+        raise RequestRefused(Reason.NODE_NOT_FOUND, f"Node {run.node_name!r}")
+    return RunRequest(document=document, standing=_standing(document), timeout=parse_duration(spec.timeout))
 
 
 def _standing(document: Mapping[str, Any] | None) -> Standing:
@@ -101,12 +101,12 @@ def _standing(document: Mapping[str, Any] | None) -> Standing:
 
 
 def question(
-    run: Run, asked: Asked, objects: Mapping[Key, Raw | None], cluster_id: str, at: datetime
+    run: Run, request: RunRequest, objects: Mapping[Key, Raw | None], cluster_id: str, at: datetime
 ) -> RunOpen:
     """Return what the service is asked of *run*; but for *at* the same, as long as policy and Node are the same.
 
     Raises:
-        NotAsked: The service would not read it.
+        RequestRefused: The service would not read it.
     """
     node = objects[run.node]
     assert node is not None
@@ -119,7 +119,7 @@ def question(
             node_uid=node["metadata"]["uid"],
             backend=run.backend,  # type: ignore[arg-type]  # one of the three, or ValidationError
             nonce=run.nonce,
-            policy=None if asked.document is None else dict(asked.document),
+            policy=None if request.document is None else dict(request.document),
             policy_source=run.source,
             policy_name=None if run.policy is None else run.policy.name,
             deadline=run.deadline,
@@ -127,7 +127,9 @@ def question(
         )
     except ValidationError as e:
         fields = ", ".join(".".join(map(str, each["loc"])) for each in e.errors(include_input=False))
-        raise NotAsked(Reason.POLICY_INVALID, f"the service does not read such a run: {fields}") from None
+        raise RequestRefused(
+            Reason.POLICY_INVALID, f"the service does not read such a run: {fields}"
+        ) from None
 
 
 def of_another(run: Run, detail: RunDetail) -> str | None:
