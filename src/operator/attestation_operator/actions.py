@@ -113,16 +113,25 @@ class Delete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetStatus:
-    """Our part of `status` of an object of our own kinds, whole, by server-side apply.
+    """Our part of `status`, whole, by server-side apply: of an object of our own kinds, or of a request to us.
 
     What this program said before and does not say now goes; what others say stays. Each program of ours that writes
-    a status has its own `manager`. The resourceVersion is not compared: what must be judged from the newest state is
-    for `MergeStatus`.
+    a status has its own `manager`. The resourceVersion is compared where it is to be `exact`: what is only a step must
+    not take the place of an end that was said meanwhile.
     """
 
     target: Target
     manager: str
     status: Mapping[str, Any]
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetFinalizers:
+    """What holds an object of our own kinds when it is deleted, all of it, if it is unchanged (resourceVersion)."""
+
+    target: Target
+    finalizers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,5 +147,15 @@ class MergeStatus:
 
 
 Action = (
-    Approve | Deny | PutCertificate | Fail | EmitEvent | PatchNode | Create | Delete | SetStatus | MergeStatus
+    Approve
+    | Deny
+    | PutCertificate
+    | Fail
+    | EmitEvent
+    | PatchNode
+    | Create
+    | Delete
+    | SetFinalizers
+    | SetStatus
+    | MergeStatus
 )

@@ -258,15 +258,17 @@ class KubernetesCluster:
 
         return await self._done(target, patch())
 
-    async def apply_status(self, target: Target, status: Raw, *, manager: str) -> bool:
+    async def apply_status(self, target: Target, status: Raw, *, manager: str, exact: bool = False) -> bool:
         """Say *status* as *manager* (server-side apply); what it said before and does not say now goes.
 
-        The UID goes with it, the resourceVersion does not: others write their parts at the same time.
+        The UID goes with it; the resourceVersion only where it is to be *exact*: others write their parts at the same
+        time.
         """
+        version = {"resourceVersion": target.resource_version} if exact else {}
         body = {
             "apiVersion": target.kind.api_version,
             "kind": target.kind.kind,
-            "metadata": {"name": target.name, "uid": target.uid},
+            "metadata": {"name": target.name, "uid": target.uid, **version},
             "status": status,
         }
 

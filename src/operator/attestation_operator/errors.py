@@ -63,3 +63,21 @@ class AnchorsUnreadable(Unavailable):
     """The file with the CAs of nodes cannot be read: nothing is signed until it can."""
 
     code = "anchors-unreadable"
+
+
+class IssuerNotOpen(Unavailable):
+    """An issuer is ready, and this process has not opened its key: it has just begun."""
+
+    code = "issuer-not-open"
+
+
+class IssuerBusy(Unavailable):
+    """More requests wait for an issuer than it signs in a while."""
+
+    code = "issuer-busy"
+
+
+class NotRecorded(Unavailable):
+    """The service did not say that it wrote a certificate down: nobody is given it."""
+
+    code = "not-recorded"

@@ -19,6 +19,7 @@ from attestation_operator.actions import (
     MergeStatus,
     PatchNode,
     PutCertificate,
+    SetFinalizers,
     SetStatus,
 )
 from attestation_operator.cluster import KubernetesCluster
@@ -28,7 +29,18 @@ from attestation_operator.objects import EVENT, GROUP, Raw, clipped
 EVENT_NAMESPACE: Final = "default"
 """Where events about objects without a namespace are (events.k8s.io/v1)."""
 
-_Change = Approve | Deny | PutCertificate | Fail | PatchNode | Create | Delete | SetStatus | MergeStatus
+_Change = (
+    Approve
+    | Deny
+    | PutCertificate
+    | Fail
+    | PatchNode
+    | Create
+    | Delete
+    | SetFinalizers
+    | SetStatus
+    | MergeStatus
+)
 
 MAX_NAME: Final = 253
 
@@ -123,8 +135,12 @@ class KubernetesExecutor:
                 return True
             case Delete(target=target):
                 return await cluster.delete(target)
+            case SetFinalizers(target=target):
+                return await cluster.merge(target, {"metadata": {"finalizers": list(action.finalizers)}})
             case SetStatus(target=target):
-                return await cluster.apply_status(target, action.status, manager=action.manager)
+                return await cluster.apply_status(
+                    target, action.status, manager=action.manager, exact=action.exact
+                )
             case MergeStatus(target=target):
                 return await cluster.merge(target, {"status": action.status}, action="status")
 

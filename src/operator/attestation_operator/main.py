@@ -63,6 +63,11 @@ COMMANDS: Final[Mapping[str, Command]] = CONTROLLERS | {
         settings="attestation_operator.runs.settings:RunSettings",
         run="attestation_operator.runs.commands:runs",
     ),
+    "hsm": Command(
+        words="sign for cert-manager and Kubernetes with CA keys that stay in attested hardware",
+        settings="attestation_operator.hsm.settings:HsmSettings",
+        run="attestation_operator.hsm.commands:hsm",
+    ),
     "webhook": Command(
         words="refuse attestation runs that cannot be, for an API server without ValidatingAdmissionPolicies",
         settings="attestation_operator.runs.webhook_settings:WebhookSettings",

@@ -56,6 +56,10 @@ class Service(Protocol):
         """Have event, result, policy and evidence of a run sealed; return how far the seal is."""
         ...
 
+    async def ask(self, operation: str, ask: Callable[[ControllerClient], T]) -> T:
+        """Return the answer to any other question: *ask* is called on a thread, *operation* names it in metrics."""
+        ...
+
 
 class HTTPService:
     """The service over HTTP, on threads of its own: the SDK's client is synchronous.
@@ -119,6 +123,10 @@ class HTTPService:
     async def seal_run(self, uid: str, request: RunSeal) -> RunBundle:
         """Have event, result, policy and evidence of a run sealed; return how far the seal is."""
         return await self._ask("seal_run", lambda: self._service.seal_run(uid, request))
+
+    async def ask(self, operation: str, ask: Callable[[ControllerClient], T]) -> T:
+        """Return the answer to any other question."""
+        return await self._ask(operation, lambda: ask(self._service))
 
     async def reachable(self) -> str | None:
         """Return None where the service answers that it can decide, else why it is as good as away."""

@@ -26,11 +26,15 @@ STOP_SECONDS: Final = 20.0
 IDLE_SECONDS: Final = 0.1
 """How long kopf keeps the task of an object, and with it the object as it was seen, after nothing more came of it."""
 
+KOPF_FINALIZER: Final = f"{GROUP}/kopf"
+"""On no object: no handler of kopf's waits for a deletion."""
+
 
 def settings(kinds: Sequence[Kind]) -> kopf.OperatorSettings:
     """Return how kopf works: whatever it wants to keep goes into `status.kopf` of our own kinds, nothing elsewhere."""
     told = kopf.OperatorSettings()
-    told.persistence.finalizer = f"{GROUP}/key-material"
+    # kopf takes its finalizer away where no handler of it wants one: ours has another name, and stays.
+    told.persistence.finalizer = KOPF_FINALIZER
     told.persistence.progress_storage = kopf.StatusProgressStorage(name="itl", field="status.kopf.progress")
     told.persistence.diffbase_storage = kopf.StatusDiffBaseStorage(
         name="itl", field="status.kopf.last-handled-configuration"

@@ -71,8 +71,9 @@ class Recorder:
     async def merge(self, target: Target, change: Raw, *, action: str | None = None) -> bool:
         return self._note(f"merge/{action or ''}", target.name, change)
 
-    async def apply_status(self, target: Target, status: Raw, *, manager: str) -> bool:
-        return self._note(f"apply/{manager}", target.name, status)
+    async def apply_status(self, target: Target, status: Raw, *, manager: str, exact: bool = False) -> bool:
+        version = f"@{target.resource_version}" if exact else ""
+        return self._note(f"apply/{manager}{version}", target.name, status)
 
     async def delete(self, target: Target) -> bool:
         return self._note("delete", target.name, None)

@@ -8,8 +8,8 @@ import threading
 import warnings
 
 from attestation_operator.cluster import config_from
-from attestation_operator.objects import NODE
-from attestation_operator.watching import Watcher, connection
+from attestation_operator.objects import FINALIZER, HSM_ISSUER, NODE
+from attestation_operator.watching import Watcher, connection, settings
 from tests.fixtures.controllers import until
 from tests.fixtures.kube import FakeKube, fake
 
@@ -44,3 +44,8 @@ def test_no_connection_outlives_its_loop(fake: FakeKube) -> None:
         asyncio.run(watch())
         gc.collect()
     assert [str(each.message) for each in caught if each.category is ResourceWarning] == []
+
+
+def test_kopf_takes_no_finalizer_of_ours_away() -> None:
+    """It does where no handler of it waits for a deletion; then a key would stay whose object is gone."""
+    assert settings((HSM_ISSUER,)).persistence.finalizer != FINALIZER

@@ -175,8 +175,8 @@ class HardwareSecurityModuleStatus(Kept):
     """What the controller found; it never tells a PIN."""
 
     token_info: TokenInfo | None = Field(default=None, description="What the token says of itself")
-    mechanisms: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=256)] = Field(
-        default=(), description="What it can do, as PKCS#11 names it", json_schema_extra=listed()
+    mechanisms: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=256)] | None = (
+        Field(default=None, description="What it can do, as PKCS#11 names it", json_schema_extra=listed())
     )
     last_sign_time: Instant | None = Field(
         default=None, description="When a test signature last was good; told at most once a minute"
@@ -239,7 +239,7 @@ class KeyRef(Part):
 
 
 class LeafNames(Part):
-    """Names that certificates may have: each name of a request must be below one of its kind; none: any."""
+    """Names that certificates may have; where any is listed, of each kind only those. Nothing listed: any."""
 
     dns_domains: Annotated[tuple[DNSName, ...], Field(max_length=64)] = Field(
         default=(), description="`example.org` allows it and all below it"

@@ -129,8 +129,8 @@ class QuoteAttestationStatus(Kept):
         default=None, description="As the service judged"
     )
     verifier: QAVerifier | None = Field(default=None, description="Who judged")
-    claims: Annotated[dict[str, Text], Field(max_length=64)] = Field(
-        default_factory=dict, description="What the evidence proves"
+    claims: Annotated[dict[str, Text], Field(max_length=64)] | None = Field(
+        default=None, description="What the evidence proves"
     )
     evidence_digest: Annotated[str, Field(max_length=96)] | None = Field(
         default=None, description="Of the evidence, hex"

@@ -377,3 +377,7 @@ class MemoryService:
     async def seal_run(self, uid: str, request: RunSeal) -> RunBundle:
         """Nor have one sealed."""
         raise AssertionError(uid)
+
+    async def ask(self, operation: str, ask: Any) -> Any:
+        """Nor ask anything else."""
+        raise AssertionError(operation)

@@ -1,0 +1,1 @@
+"""CA keys in attested hardware, for cert-manager and Kubernetes: `attestation-operator hsm`."""

@@ -1,0 +1,61 @@
+"""The command `attestation-operator hsm`: what its controllers are built of, and what runs them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from attestation.clock import Clock
+from attestation_operator.controller import Around
+from attestation_operator.hsm.controllers import Issuers, Modules, Requests, Standing, Threads
+from attestation_operator.hsm.issuance import Issuance
+from attestation_operator.hsm.service import AskedService, HSMService
+from attestation_operator.hsm.settings import HsmSettings
+from attestation_operator.hsm.tokens import Tokens
+from attestation_operator.program import Make, run
+from attestation_operator.runs.controllers import Together
+
+NAME = "hsm"
+
+
+async def hsm(settings: HsmSettings, *, clock: Clock, log: Any) -> None:
+    """Sign with CA keys that stay in hardware."""
+    tokens = tokens_of(settings)
+    threads = Threads()
+    try:
+        await run(NAME, settings, maker(settings, tokens, threads), clock=clock, log=log)
+    finally:
+        threads.close()
+        tokens.close()
+
+
+def tokens_of(settings: HsmSettings) -> Tokens:
+    """Return the tokens that the deployment lists."""
+    return Tokens(
+        modules=settings.modules,
+        tpms=settings.tpm_places,
+        pin_dir=settings.pin_dir,
+        tpm_keys_dir=settings.tpm_keys_dir,
+    )
+
+
+def maker(
+    settings: HsmSettings, tokens: Tokens, threads: Threads, *, service: HSMService | None = None
+) -> Make:
+    """Return what builds the controller; *service* in place of that which is asked over HTTP."""
+
+    def make(around: Around) -> Together:
+        standing = Standing()
+        log = service or AskedService(around.service)
+        issuers = Issuers(around, tokens, log, standing, threads)
+        modules = Modules(around, tokens, standing, threads, issuers.handle)
+        requests = Requests(
+            around,
+            Issuance(log, threads),
+            standing,
+            issuers.handle,
+            timedelta(seconds=settings.max_retry_seconds),
+        )
+        return Together(NAME, (modules, issuers, requests))
+
+    return make

@@ -1,0 +1,423 @@
+"""The controllers of HSM issuers: they gather what a decision rests on, ask token and service, have the result applied.
+
+Nothing is remembered that matters: open keys and CAs are found again by label and certificate, and what was issued is
+known to the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from prometheus_client import Counter
+
+from attestation.api.hsm import HSMIssuer, HSMIssuerPut
+from attestation.errors import AttestationError, IssuerUnknown
+from attestation.pki.leaf import judge_leaf
+from attestation.wire import b64encode
+from attestation_operator.controller import Around, Round
+from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
+from attestation_operator.errors import IssuerNotOpen
+from attestation_operator.hsm import issuers, lists, modules, requests
+from attestation_operator.hsm.authority import Authority, pem_of, proven_ca, self_signed
+from attestation_operator.hsm.issuance import Issuance, Order
+from attestation_operator.hsm.issuers import Answer, Ask
+from attestation_operator.hsm.objects import Issuer, Module, read_issuer, read_module, seconds_of
+from attestation_operator.hsm.service import HSMService
+from attestation_operator.hsm.tokens import Tokens
+from attestation_operator.objects import (
+    CERTIFICATE_REQUEST,
+    HSM,
+    HSM_CLUSTER_ISSUER,
+    HSM_ISSUER,
+    Key,
+    Kind,
+    Raw,
+)
+
+T = TypeVar("T")
+
+TOKEN_THREADS: Final = 4
+LISTS_SECONDS: Final = 15.0
+"""Between two questions whether a list is due: so late a revocation is on it."""
+KNOWN_SECONDS: Final = 300.0
+"""How long an answer of the service about a CA is believed."""
+MAX_TURNS: Final = 16
+
+
+class Threads:
+    """Where tokens are asked: never on the event loop."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(TOKEN_THREADS, thread_name_prefix="token")
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """Return what *work* returns."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def close(self) -> None:
+        """Take nothing any more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Standing:
+    """What the controllers of this process know together: the CAs that sign now, and the objects that were seen."""
+
+    def __init__(self) -> None:
+        self.authorities: dict[str, Authority] = {}
+        self.issuers: dict[Key, Raw] = {}
+        self.modules: dict[Key, Raw] = {}
+        self.crl_numbers: dict[str, int] = {}
+        self.known: dict[tuple[str, bytes], tuple[float, HSMIssuer | None]] = {}
+
+
+class Modules:
+    """Says of each HardwareSecurityModule whether it is there and signs.
+
+    Args:
+        around: What a controller is given.
+        tokens: The tokens.
+        standing: What is known together.
+        threads: Where tokens are asked.
+        wake: Looks at an issuer, whose token is ready by now, or no more.
+    """
+
+    name = "modules"
+
+    def __init__(
+        self,
+        around: Around,
+        tokens: Tokens,
+        standing: Standing,
+        threads: Threads,
+        wake: Callable[[Key, Raw | None], Awaitable[float | None]],
+    ) -> None:
+        self._wake = wake
+        self._around = around
+        self._tokens = tokens
+        self._standing = standing
+        self._threads = threads
+
+    @property
+    def watches(self) -> Sequence[Kind]:
+        """Tokens."""
+        return (HSM,)
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """None: a token says how often it is looked at."""
+        return ()
+
+    async def handle(self, key: Key, seen: Raw | None) -> float | None:
+        """Look at one token."""
+        raw = seen if seen is not None else await self._around.cluster.read(key)
+        if raw is None:
+            self._standing.modules.pop(key, None)
+            return None
+        before = self._standing.modules.get(key)
+        self._standing.modules[key] = raw
+        module = read_module(raw)
+        if before is not None and modules.is_ready(read_module(before)) is not modules.is_ready(module):
+            await self._wake_issuers(key)
+        spec = module.spec
+        found = None if spec is None else await self._threads(lambda: self._found(spec))
+        await self._around.executor.apply(modules.reconcile(module, found, self._around.clock.now()))
+        return None if spec is None else seconds_of(spec.health_check.interval)
+
+    async def _wake_issuers(self, key: Key) -> None:
+        for each, raw in list(self._standing.issuers.items()):
+            if ((raw.get("spec") or {}).get("hsmRef") or {}).get("name") == key.name:
+                try:
+                    await self._wake(each, None)
+                except AttestationError as e:
+                    # It is looked at again by itself.
+                    self._around.log.warning("issuer.not_woken", name=str(each), code=e.code, reason=str(e))
+
+    def _found(self, spec: HardwareSecurityModuleSpec) -> modules.Found:
+        try:
+            facts = self._tokens.facts(spec)
+        except AttestationError as e:
+            return modules.Found(facts=e)
+        try:
+            return modules.Found(facts=facts, signed=self._tokens.test(spec))
+        except AttestationError as e:
+            return modules.Found(facts=facts, signed=e)
+
+
+class Issuers:
+    """Takes issuers to a CA that signs, keeps it there, and has its lists signed.
+
+    Args:
+        around: What a controller is given.
+        tokens: The tokens.
+        service: The durable log.
+        standing: What is known together.
+        threads: Where tokens are asked.
+    """
+
+    name = "issuers"
+
+    def __init__(
+        self,
+        around: Around,
+        tokens: Tokens,
+        service: HSMService,
+        standing: Standing,
+        threads: Threads,
+    ) -> None:
+        self._around = around
+        self._tokens = tokens
+        self._service = service
+        self._standing = standing
+        self._threads = threads
+        self._locks: dict[Key, asyncio.Lock] = {}
+
+    @property
+    def watches(self) -> Sequence[Kind]:
+        """Both kinds of issuers."""
+        return (HSM_ISSUER, HSM_CLUSTER_ISSUER)
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """Lists of the revoked."""
+        return (Round(name="hsm-lists", seconds=LISTS_SECONDS, run=self.keep_lists),)
+
+    async def handle(self, key: Key, seen: Raw | None) -> float | None:
+        """Look at one issuer; one look at a time, also where a token or a request wants it."""
+        del seen  # what is made of an issuer rests on what it is now: a watch may be late
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
+            after = await self._looked(key)
+        if key not in self._standing.issuers and not lock.locked():
+            self._locks.pop(key, None)
+        return after
+
+    async def _looked(self, key: Key) -> float | None:
+        for _ in range(MAX_TURNS):
+            raw = await self._around.cluster.read(key)
+            if raw is None:
+                self._forgotten(key)
+                return None
+            self._standing.issuers[key] = raw
+            issuer = read_issuer(key.kind, raw)
+            looked = await self._look(issuer)
+            begins = looked.authority is not None and issuer.uid not in self._standing.authorities
+            if looked.authority is not None:
+                self._standing.authorities[issuer.uid] = looked.authority
+            elif not looked.again:
+                self._standing.authorities.pop(issuer.uid, None)
+            await self._around.executor.apply(looked.actions)
+            if begins and looked.authority is not None:
+                await self._keep(looked.authority)
+            if not looked.again:
+                return looked.after
+        self._around.log.error("issuer.goes_round", name=str(key))
+        return issuers.AGAIN_SECONDS
+
+    async def keep_lists(self) -> None:
+        """Sign the lists and responders that are due; what hinders one CA hinders no other."""
+        for authority in list(self._standing.authorities.values()):
+            await self._keep(authority)
+
+    async def _keep(self, authority: Authority) -> None:
+        try:
+            number = await lists.keep(authority, self._service, self._threads, at=self._around.clock.now())
+        except AttestationError as e:
+            if isinstance(e, IssuerUnknown):
+                self._standing.known.clear()
+            self._around.log.warning(
+                "hsm.list_not_made", issuer=authority.issuer_id, code=e.code, reason=str(e)
+            )
+            return
+        if number is not None:
+            self._standing.crl_numbers[authority.issuer_id] = number
+            self._around.log.info("hsm.list_made", issuer=authority.issuer_id, number=number)
+
+    def _forgotten(self, key: Key) -> None:
+        raw = self._standing.issuers.pop(key, None)
+        if raw is not None:
+            self._standing.authorities.pop(raw["metadata"]["uid"], None)
+
+    async def _look(self, issuer: Issuer) -> issuers.Looked:
+        module = await self._module(issuer)
+        answers: dict[Ask, Answer] = {}
+        while True:
+            case = issuers.Case(
+                issuer=issuer,
+                module=module,
+                at=self._around.clock.now(),
+                answers=answers,
+                crl_number=self._standing.crl_numbers.get(str(issuer.status.get("issuerID"))),
+            )
+            looked = issuers.reconcile(case)
+            if looked.ask is None:
+                return looked
+            answers[looked.ask] = await self._answer(looked.ask, issuer, module, answers)
+
+    async def _module(self, issuer: Issuer) -> Module | None:
+        if issuer.spec is None:
+            return None
+        raw = self._standing.modules.get(issuer.hsm)
+        if raw is None:
+            raw = await self._around.cluster.read(issuer.hsm)
+        return None if raw is None else read_module(raw)
+
+    async def _answer(
+        self, ask: Ask, issuer: Issuer, module: Module | None, answers: dict[Ask, Answer]
+    ) -> Answer:
+        assert module is not None
+        token, spec = module.spec, issuer.spec
+        assert token is not None
+        assert spec is not None
+        at = self._around.clock.now()
+        key: Any = answers.get(Ask.MAKE, answers.get(Ask.FIND))
+        try:
+            match ask:
+                case Ask.FIND:
+                    return await self._threads(lambda: self._tokens.open(token, issuer.key))
+                case Ask.MAKE:
+                    return await self._threads(lambda: self._tokens.make(token, issuer.uid, spec.key_type))
+                case Ask.SELF_SIGN:
+                    return await self._threads(lambda: self_signed(spec, key, at=at))
+                case Ask.TEST:
+                    await self._threads(lambda: key.self_test(key.public_key))
+                    return True
+                case Ask.DESTROY:
+                    return await self._threads(lambda: self._tokens.destroy(token, issuer.uid))
+                case Ask.REGISTER:
+                    known: Answer = await self._registered(issuer, token, key)
+                    return known
+        except AttestationError as e:
+            return e
+
+    async def _registered(self, issuer: Issuer, token: HardwareSecurityModuleSpec, key: Any) -> HSMIssuer:
+        """Return what the service knows of the CA: an answer of the last minutes, or a fresh one."""
+        pem = str(issuer.status["caCertificate"])
+        ca = proven_ca(pem, key, at=self._around.clock.now(), by_itself=False)
+        assert ca is not None
+        now = asyncio.get_running_loop().time()
+        name = (issuer.uid, ca.certificate)
+        until, known = self._standing.known.get(name, (0.0, None))
+        if known is not None and now < until:
+            return known
+        known = await self._service.register(
+            issuer.uid,
+            HSMIssuerPut(
+                kind=issuer.target.kind.kind,  # type: ignore[arg-type]  # one of the two, by which it was read
+                namespace=issuer.target.namespace,
+                name=issuer.target.name,
+                certificate=b64encode(ca.certificate),
+                key_origin=key.origin,
+                module=token.module,
+                token_label=token.token_label or token.serial or token.module,
+            ),
+        )
+        self._standing.known[name] = (now + KNOWN_SECONDS, known)
+        return known
+
+
+class Requests:
+    """Answers cert-manager's CertificateRequests.
+
+    Args:
+        around: What a controller is given.
+        issuance: Issues.
+        standing: What is known together.
+        suspect: Looks at an issuer whose key did not sign.
+        max_retry: How long a request that fails for an unknown reason is tried again.
+    """
+
+    name = "requests"
+
+    def __init__(
+        self,
+        around: Around,
+        issuance: Issuance,
+        standing: Standing,
+        suspect: Callable[[Key, Raw | None], Awaitable[float | None]],
+        max_retry: timedelta = requests.MAX_RETRY,
+    ) -> None:
+        self._around = around
+        self._issuance = issuance
+        self._standing = standing
+        self._suspect = suspect
+        self._max_retry = max_retry
+        self._steps = Counter(
+            "itl_operator_hsm_requests",
+            "Looks at CertificateRequests, by what was done",
+            ["step"],
+            registry=around.metrics.registry,
+        )
+
+    @property
+    def watches(self) -> Sequence[Kind]:
+        """Requests of cert-manager."""
+        return (CERTIFICATE_REQUEST,)
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """None."""
+        return ()
+
+    async def handle(self, key: Key, seen: Raw | None) -> float | None:
+        """Look at one request."""
+        raw = seen if seen is not None else await self._around.cluster.read(key)
+        if raw is None:
+            return None
+        request = requests.read_request(raw)
+        issuer = await self._issuer(request.issuer)
+        looked = self._reconciled(request, issuer)
+        if looked.step is requests.Step.SIGN:
+            looked = self._reconciled(request, issuer, await self._outcome(request, issuer))
+        self._steps.labels(looked.step).inc()
+        await self._around.executor.apply(looked.actions)
+        if looked.issuer_fails and request.issuer is not None:
+            await self._suspect(request.issuer, None)
+        return looked.after
+
+    def _reconciled(
+        self,
+        request: requests.Request,
+        issuer: Raw | None,
+        outcome: requests.Issued | AttestationError | None = None,
+    ) -> requests.Looked:
+        return requests.reconcile(
+            request, issuer, at=self._around.clock.now(), outcome=outcome, max_retry=self._max_retry
+        )
+
+    async def _issuer(self, key: Key | None) -> Raw | None:
+        if key is None:
+            return None
+        raw = self._standing.issuers.get(key)
+        return raw if raw is not None else await self._around.cluster.read(key)
+
+    async def _outcome(
+        self, request: requests.Request, issuer: Raw | None
+    ) -> requests.Issued | AttestationError:
+        assert issuer is not None
+        authority = self._standing.authorities.get(issuer["metadata"]["uid"])
+        if authority is None:
+            return IssuerNotOpen("this replica has not opened the issuer's key yet")
+        try:
+            content = judge_leaf(
+                request.asked, authority.policy, ca=authority.ca, at=self._around.clock.now()
+            )
+            target = request.target
+            made = await self._issuance.issue(
+                authority,
+                Order(
+                    uid=target.uid,
+                    kind="CertificateRequest",
+                    namespace=target.namespace,
+                    name=target.name,
+                    requester=request.requester,
+                    content=content,
+                ),
+            )
+        except AttestationError as e:
+            return e
+        chain = "".join(map(pem_of, (made, *authority.chain)))
+        return requests.Issued(certificate=chain, ca=pem_of(authority.ca.certificate))

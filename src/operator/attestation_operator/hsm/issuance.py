@@ -1,0 +1,180 @@
+"""Issuing: reserve, rehearse, sign, write down (HSM-AND-KUBERNETES §7.4). All that wait in one moment go together.
+
+A serial number is durable before anything is signed, and a certificate before anybody is given it. A process that ends
+in between is asked again for the same request: it gets the same serial number, or the certificate itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from attestation.api.hsm import MAX_BATCH, HSMIssuedCertificate, HSMRequest, HSMReservedSerial, RequestKind
+from attestation.errors import AttestationError, Unavailable
+from attestation.pki.leaf import LeafContent, make_leaf
+from attestation.wire import b64decode, b64encode
+from attestation_operator.errors import IssuerBusy, NotRecorded
+from attestation_operator.hsm.authority import Authority
+from attestation_operator.hsm.service import HSMService
+
+T = TypeVar("T")
+
+MAX_WAITING: Final = 2_000
+"""Requests that wait for one CA; more are told that nothing was decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A certificate that is to be issued.
+
+    Args:
+        uid: Of the request: it has one serial number for good.
+        kind: Of the request.
+        namespace: Where it is; None of the cluster.
+        name: Of the request.
+        requester: Who made it.
+        content: What the certificate will say.
+    """
+
+    uid: str
+    kind: RequestKind
+    namespace: str | None
+    name: str
+    requester: str
+    content: LeafContent
+
+    @property
+    def wire(self) -> HSMRequest:
+        """As the service is told."""
+        content = self.content
+        return HSMRequest(
+            request_uid=self.uid,
+            kind=self.kind,
+            namespace=self.namespace,
+            name=self.name,
+            spki_sha256=content.spki_sha256,
+            subject=content.subject.rfc4514_string()[:2048],
+            names=tuple(each[:512] for each in content.alternative_names[:256]),
+            is_ca=content.is_ca,
+            requester=self.requester[:1024],
+            not_before=content.not_before,
+            not_after=content.not_after,
+        )
+
+
+OnThread = Callable[[Callable[[], Any]], Any]
+"""Has something done that blocks; awaitable."""
+
+
+class Issuance:
+    """Issues certificates, of each CA in batches.
+
+    Args:
+        service: Keeps what is reserved and issued.
+        on_thread: Has done what blocks: a token signs.
+    """
+
+    def __init__(self, service: HSMService, on_thread: OnThread) -> None:
+        self._service = service
+        self._on_thread = on_thread
+        self._waiting: dict[str, deque[tuple[Authority, Order, asyncio.Future[bytes]]]] = {}
+        self._busy: dict[str, asyncio.Task[None]] = {}
+
+    async def issue(self, authority: Authority, order: Order) -> bytes:
+        """Return the certificate for *order*, DER; the same each time.
+
+        Raises:
+            AttestationError: What hindered it; nothing was given to anybody.
+        """
+        name = authority.issuer_id
+        waiting = self._waiting.setdefault(name, deque())
+        if len(waiting) >= MAX_WAITING:
+            raise IssuerBusy(f"{len(waiting)} requests wait for this CA")
+        done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        waiting.append((authority, order, done))
+        if name not in self._busy:
+            self._busy[name] = asyncio.create_task(self._work(name), name=f"issuance {name}")
+        return await done
+
+    async def _work(self, name: str) -> None:
+        """Issue what waits, batch after batch; what comes meanwhile is the next batch."""
+        waiting = self._waiting[name]
+        try:
+            while waiting:
+                batch = [waiting.popleft() for _ in range(min(len(waiting), MAX_BATCH))]
+                batch = [each for each in batch if not each[2].done()]
+                if batch:
+                    await self._batch(batch)
+        finally:
+            del self._busy[name]
+            for _, _, done in waiting:
+                done.cancel()
+            waiting.clear()
+
+    async def _batch(self, batch: list[tuple[Authority, Order, asyncio.Future[bytes]]]) -> None:
+        try:
+            results = await self._issued([(authority, order) for authority, order, _ in batch])
+        except AttestationError as e:
+            # One that the service refuses must not take the others with it.
+            if len(batch) > 1 and not isinstance(e, Unavailable):
+                for each in batch:
+                    await self._batch([each])
+                return
+            results = [e] * len(batch)
+        except BaseException:
+            for _, _, done in batch:
+                done.cancel()
+            raise
+        for (_, _, done), result in zip(batch, results, strict=True):
+            if done.done():
+                continue
+            if isinstance(result, bytes):
+                done.set_result(result)
+            else:
+                done.set_exception(result)
+
+    async def _issued(self, orders: list[tuple[Authority, Order]]) -> list[bytes | AttestationError]:
+        """Return a certificate for each order, or what hindered it."""
+        issuer_id = orders[0][0].issuer_id
+        # 1. Durable serial numbers; or what was issued for the same request before.
+        reserved = await self._service.reserve(issuer_id, [order.wire for _, order in orders])
+        by_uid = {each.request_uid: each for each in reserved}
+        # 2. Rehearsed, linted, signed once each: in one turn of the thread.
+        results: list[bytes | AttestationError] = await self._on_thread(
+            lambda: [_certificate(authority, order, by_uid.get(order.uid)) for authority, order in orders]
+        )
+        # 3. Written down before anybody has it.
+        fresh = [
+            HSMIssuedCertificate(request_uid=order.uid, certificate=b64encode(result))
+            for (_, order), result in zip(orders, results, strict=True)
+            if isinstance(result, bytes) and by_uid[order.uid].certificate is None
+        ]
+        if fresh:
+            recorded = {each.request_uid for each in await self._service.record(issuer_id, fresh)}
+            if missing := {each.request_uid for each in fresh} - recorded:
+                raise NotRecorded(f"{len(missing)} certificates were not written down")
+        return results
+
+
+def _certificate(
+    authority: Authority, order: Order, reserved: HSMReservedSerial | None
+) -> bytes | AttestationError:
+    if reserved is None:
+        return NotRecorded("the service reserved no serial number for this request")
+    if reserved.certificate is not None:
+        return b64decode(reserved.certificate, "the certificate")
+    try:
+        return make_leaf(
+            order.content,
+            serial=int(reserved.serial, 16),
+            ca=authority.ca,
+            key=authority.key,
+            crl_url=authority.crl_url,
+            ocsp_url=authority.ocsp_url,
+            ca_url=authority.ca_url,
+        )
+    except AttestationError as e:
+        return e

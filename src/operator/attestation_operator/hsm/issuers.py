@@ -1,0 +1,288 @@
+"""HsmIssuer and HsmClusterIssuer: from an object to a CA that signs (HSM-AND-KUBERNETES §14). Pure.
+
+`reconcile` looks at what is known, and names the next question or says what is to be done. Questions (`Ask`) go to the
+token or to the service; each may be asked again, and what it makes is looked up first, so a process may end anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from attestation.api.hsm import HSMIssuer
+from attestation.errors import (
+    AttestationError,
+    CAInvalid,
+    KeyAmbiguous,
+    KeyMismatch,
+    KeyNotFound,
+    KeyUnsupported,
+    Unavailable,
+)
+from attestation.keys.open import OpenKey
+from attestation_operator.actions import Action, EmitEvent, MergeStatus, SetFinalizers, SetStatus
+from attestation_operator.hsm.authority import Authority, authority_of, pem_of, proven_ca
+from attestation_operator.hsm.modules import is_ready
+from attestation_operator.hsm.objects import MANAGER, READY, Issuer, Module, Reason, condition, seconds_of
+from attestation_operator.objects import FINALIZER, clipped
+from attestation_operator.runs.objects import said, with_conditions
+
+AGAIN_SECONDS: Final = 10.0
+"""After so long what is not there yet is looked for again."""
+WARNED: Final = timedelta(days=30)
+"""So long before its end a CA certificate is warned of (§6)."""
+
+
+class Ask(StrEnum):
+    """What is asked of the token, or of the service."""
+
+    FIND = "find"
+    MAKE = "make"
+    SELF_SIGN = "self-sign"
+    TEST = "test"
+    REGISTER = "register"
+    DESTROY = "destroy"
+
+
+Answer = OpenKey | bytes | HSMIssuer | bool | AttestationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is known of an issuer.
+
+    Args:
+        issuer: The object.
+        module: Its HardwareSecurityModule, None where there is none.
+        at: Now.
+        answers: What was answered at this look.
+        crl_number: Of the newest list, None where nobody knows.
+    """
+
+    issuer: Issuer
+    module: Module | None
+    at: datetime
+    answers: Mapping[Ask, Answer] = field(default_factory=dict)
+    crl_number: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What follows.
+
+    Args:
+        ask: What must be known first; then nothing else is said.
+        actions: What is to be done.
+        authority: The CA, where it signs now.
+        after: After how many seconds to look again by itself.
+        again: Look again at once, at the object as it then is.
+    """
+
+    ask: Ask | None = None
+    actions: tuple[Action, ...] = ()
+    authority: Authority | None = None
+    after: float | None = None
+    again: bool = False
+
+
+def reconcile(case: Case) -> Looked:
+    """Return what is to be done about an issuer now, or what must be known first."""
+    issuer = case.issuer
+    if issuer.deleting:
+        return _deleted(case)
+    # 1. It waits for us when it is deleted: a key may be made from now on.
+    if not issuer.is_held:
+        finalizers = (*issuer.finalizers, FINALIZER)
+        return Looked(actions=(SetFinalizers(target=issuer.target, finalizers=finalizers),), again=True)
+    # 2. It is known that we saw it (§16: requests of an issuer without a word of ours wait).
+    if condition(issuer.status, READY) is None:
+        return _state(case, said(READY, Reason.INITIALIZING, "seen", true=None), again=True)
+    if issuer.spec is None:
+        return _state(case, _not(Reason.FAILED, issuer.faults))
+    # 3. A token that it may use, and that signs.
+    if (trouble := _without_token(case)) is not None:
+        return _state(case, trouble, after=AGAIN_SECONDS)
+    # 4. Its key is there, once.
+    key = case.answers.get(Ask.MAKE, case.answers.get(Ask.FIND))
+    if key is None:
+        return Looked(ask=Ask.FIND)
+    if isinstance(key, KeyNotFound) and Ask.MAKE not in case.answers:
+        return _without_key(case)
+    if isinstance(key, AttestationError):
+        return _state(case, trouble_of(key), after=AGAIN_SECONDS)
+    assert isinstance(key, OpenKey)
+    if key.algorithm != issuer.spec.key_type:
+        words = f"the key on the token is {key.algorithm}; keyType is {issuer.spec.key_type}"
+        return _state(case, _not(Reason.KEY_UNSUPPORTED, words))
+    # 5. Its certificate, which this key proves.
+    return _certified(case, key)
+
+
+def _without_token(case: Case) -> dict[str, Any] | None:
+    issuer, module = case.issuer, case.module
+    assert issuer.spec is not None
+    name = issuer.spec.hsm_ref.name
+    # An issuer of a namespace learns no more of a token that is not for it than of one that is not there.
+    if module is None or module.spec is None or not module.is_for(issuer.target.namespace):
+        return _not(Reason.PENDING, f"no HardwareSecurityModule {name} that this issuer may use")
+    if not is_ready(module):
+        return _not(Reason.KEY_UNAVAILABLE, f"HardwareSecurityModule {name} is not ready")
+    return None
+
+
+def _without_key(case: Case) -> Looked:
+    issuer = case.issuer
+    assert issuer.spec is not None
+    # A key that was there is not made again: another key is another CA, and the first may come back.
+    if (known := issuer.status.get("keyFingerprint")) is not None:
+        words = f"the key {known} is not on the token any more"
+        return _state(case, _not(Reason.KEY_UNAVAILABLE, words), after=AGAIN_SECONDS)
+    if not issuer.has_own_key:
+        return _state(
+            case, _not(Reason.KEY_UNAVAILABLE, "keyRef names no key on the token"), after=AGAIN_SECONDS
+        )
+    if issuer.spec.mode == "SelfSigned":
+        return Looked(ask=Ask.MAKE)
+    return _state(case, _not(Reason.AWAITING_KEY, "no key was handed over yet"), after=AGAIN_SECONDS)
+
+
+def _certified(case: Case, key: OpenKey) -> Looked:
+    issuer = case.issuer
+    assert issuer.spec is not None
+    pem, made = issuer.status.get("caCertificate"), case.answers.get(Ask.SELF_SIGN)
+    if isinstance(made, AttestationError):
+        return _state(case, trouble_of(made), after=AGAIN_SECONDS)
+    if isinstance(made, bytes):
+        pem = pem_of(made)
+    is_own = issuer.spec.mode == "SelfSigned"
+    try:
+        ca = proven_ca(pem, key, at=case.at, by_itself=is_own) if pem is not None else None
+    except CAInvalid as e:
+        return _state(case, _not(Reason.CA_INVALID, str(e)), after=AGAIN_SECONDS)
+    if ca is None and pem is None and is_own:
+        return Looked(ask=Ask.SELF_SIGN)
+    if ca is None:
+        words = "status.caCertificate is not that of the key on the token"
+        return _state(case, _not(Reason.CERTIFICATE_MISMATCH, words), after=AGAIN_SECONDS)
+    # 6. The certificate is written down before anything is signed, and only if the object is as it was read: of two
+    # processes, or of one that was shown an old state, only one makes the CA.
+    found = {
+        "caCertificate": pem,
+        "keyFingerprint": _fingerprint(ca.spki),
+        "keyOrigin": key.origin,
+    }
+    if isinstance(made, bytes):
+        return Looked(actions=(MergeStatus(target=issuer.target, status=found),), again=True)
+    # 7. It signs now.
+    tested = case.answers.get(Ask.TEST)
+    if tested is None:
+        return Looked(ask=Ask.TEST)
+    if isinstance(tested, AttestationError):
+        return _state(case, trouble_of(tested), found, after=AGAIN_SECONDS)
+    # 8. The service knows the CA: it keeps what is issued, and serves what is revoked.
+    known = case.answers.get(Ask.REGISTER)
+    if known is None:
+        return Looked(ask=Ask.REGISTER)
+    if isinstance(known, AttestationError):
+        words = f"the attestation service does not know the CA yet: {known.code}"
+        reason = Reason.PENDING if isinstance(known, Unavailable) else Reason.FAILED
+        return _state(case, _not(reason, words), found, after=AGAIN_SECONDS)
+    assert isinstance(known, HSMIssuer)
+    assert case.module is not None
+    assert case.module.spec is not None
+    found["issuerID"] = known.issuer_id
+    number = max(known.crl_number, case.crl_number or 0)
+    if number:
+        found["crlNumber"] = number
+    authority = authority_of(
+        issuer.spec, uid=issuer.uid, generation=issuer.generation, key=key, ca=ca, known=known
+    )
+    words = f"signs; until {ca.not_after:%Y-%m-%d}"
+    events: tuple[Action, ...] = ()
+    if ca.not_after - case.at <= WARNED:
+        words = f"signs; its CA certificate ends on {ca.not_after:%Y-%m-%d}"
+        events = (
+            EmitEvent(
+                target=issuer.target, action="Check", reason="CAExpires", note=clipped(words), type="Warning"
+            ),
+        )
+    looked = _state(
+        case,
+        said(READY, Reason.CHECKED, words),
+        found,
+        after=seconds_of(case.module.spec.health_check.interval),
+    )
+    return Looked(actions=looked.actions + events, authority=authority, after=looked.after)
+
+
+def _deleted(case: Case) -> Looked:
+    """Deal with the key, and let the object go."""
+    issuer = case.issuer
+    if not issuer.is_held:
+        return Looked()
+    freed = SetFinalizers(
+        target=issuer.target, finalizers=tuple(each for each in issuer.finalizers if each != FINALIZER)
+    )
+    # An object that was never followed has made no key.
+    keeps = issuer.spec is None or issuer.spec.deletion_policy == "Retain" or not issuer.has_own_key
+    if keeps:
+        return Looked(actions=(freed,))
+    if case.module is None or case.module.spec is None or not case.module.is_for(issuer.target.namespace):
+        words = "its key is to be destroyed, and its HardwareSecurityModule is not there"
+        return _state(case, _not(Reason.KEY_UNAVAILABLE, words), after=AGAIN_SECONDS)
+    done = case.answers.get(Ask.DESTROY)
+    if done is None:
+        return Looked(ask=Ask.DESTROY)
+    if isinstance(done, AttestationError):
+        words = f"its key is to be destroyed: {done}"
+        return _state(case, _not(trouble_of(done)["reason"], words), after=AGAIN_SECONDS)
+    return Looked(actions=(freed,))
+
+
+def trouble_of(error: AttestationError) -> dict[str, Any]:
+    """Return the condition that says what is wrong with a key."""
+    reasons: tuple[tuple[type[AttestationError], Reason], ...] = (
+        (KeyAmbiguous, Reason.KEY_AMBIGUOUS),
+        (KeyUnsupported, Reason.KEY_UNSUPPORTED),
+        (KeyMismatch, Reason.CERTIFICATE_MISMATCH),
+        (CAInvalid, Reason.CA_INVALID),
+    )
+    reason = next((each for type_, each in reasons if isinstance(error, type_)), Reason.KEY_UNAVAILABLE)
+    return _not(reason, str(error))
+
+
+def _not(reason: str, words: str) -> dict[str, Any]:
+    return said(READY, reason, clipped(words), true=False)
+
+
+def _fingerprint(spki: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(spki).hexdigest()
+
+
+_KEPT: Final = ("caCertificate", "keyFingerprint", "keyOrigin", "issuerID", "crlNumber", "qaRef")
+
+
+def _state(
+    case: Case,
+    ready: dict[str, Any],
+    found: Mapping[str, Any] | None = None,
+    *,
+    after: float | None = None,
+    again: bool = False,
+) -> Looked:
+    """Return the status that says *ready*, with what was *found*; what stood there of the CA stays."""
+    issuer = case.issuer
+    kept = {name: issuer.status[name] for name in _KEPT if issuer.status.get(name) is not None}
+    status = {"observedGeneration": issuer.generation, **kept, **(found or {})}
+    ours = [each for each in issuer.status.get("conditions") or () if each.get("type") == READY]
+    status["conditions"] = with_conditions(ours, [ready], generation=issuer.generation, at=case.at)
+    if {name: value for name, value in issuer.status.items() if name != "kopf"} == status:
+        return Looked(after=after)
+    return Looked(
+        actions=(SetStatus(target=issuer.target, manager=MANAGER, status=status),), after=after, again=again
+    )

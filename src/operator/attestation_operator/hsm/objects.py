@@ -1,0 +1,196 @@
+"""Issuers and tokens as the controller reads them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from attestation.api.said import said as fault_said
+from attestation_operator.crds.hsm import HardwareSecurityModuleSpec, IssuerSpec, Subject
+from attestation_operator.crds.parts import Part
+from attestation_operator.durations import parse_duration
+from attestation_operator.hsm.tokens import KeyName
+from attestation_operator.objects import (
+    FINALIZER,
+    HSM,
+    HSM_CLUSTER_ISSUER,
+    HSM_ISSUER,
+    Key,
+    Kind,
+    Raw,
+    Target,
+    clipped,
+)
+
+MANAGER: Final = "attestation-operator-hsm"
+"""Who we are in `metadata.managedFields` of what this controller says a status of."""
+ISSUER_KINDS: Final[Mapping[str, Kind]] = {each.kind: each for each in (HSM_ISSUER, HSM_CLUSTER_ISSUER)}
+READY: Final = "Ready"
+
+
+class Reason(StrEnum):
+    """Why an issuer is ready or not."""
+
+    INITIALIZING = "Initializing"
+    CHECKED = "Checked"
+    PENDING = "Pending"
+    FAILED = "Failed"
+    AWAITING_KEY = "AwaitingKey"
+    KEY_UNAVAILABLE = "KeyUnavailable"
+    KEY_AMBIGUOUS = "KeyAmbiguous"
+    KEY_UNSUPPORTED = "KeyUnsupported"
+    EVIDENCE_UNAVAILABLE = "EvidenceUnavailable"
+    CERTIFICATE_MISMATCH = "CertificateMismatch"
+    BUNDLE_REJECTED = "BundleRejected"
+    UNWRAP_FAILED = "UnwrapFailed"
+    EXPIRED = "Expired"
+    CA_INVALID = "CAInvalid"
+
+
+def faults_of(error: ValidationError) -> str:
+    """Return what is wrong with a spec, each with its member; no value of a stranger's."""
+    found = error.errors(include_url=False, include_input=False)
+    return clipped("; ".join(f"{'.'.join(map(str, each['loc']))}: {fault_said(each)}" for each in found))
+
+
+def _read(model: type[Part], raw: Raw) -> tuple[Any, str]:
+    try:
+        return model.model_validate(raw.get("spec") or {}, by_alias=True, by_name=False), ""
+    except ValidationError as e:
+        return None, faults_of(e)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """A HardwareSecurityModule.
+
+    Args:
+        target: Which one, and when it was so.
+        generation: Of its spec.
+        spec: None where it cannot be followed; `faults` says why.
+        status: As it stands there.
+    """
+
+    target: Target
+    generation: int
+    spec: HardwareSecurityModuleSpec | None
+    faults: str
+    status: Raw
+    allows: frozenset[str]
+
+    def is_for(self, namespace: str | None) -> bool:
+        """Whether issuers of a namespace may use it; None: those of the cluster."""
+        return namespace is None or namespace in self.allows
+
+
+def read_module(raw: Raw) -> Module:
+    """Return what *raw* says."""
+    spec, faults = _read(HardwareSecurityModuleSpec, raw)
+    return Module(
+        target=Target.of(HSM, raw),
+        generation=int(raw["metadata"].get("generation") or 1),
+        spec=spec,
+        faults=faults,
+        status=raw.get("status") or {},
+        allows=frozenset(spec.allowed_namespaces) if spec is not None else frozenset(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issuer:
+    """An HsmIssuer or HsmClusterIssuer.
+
+    Args:
+        target: Which one, and when it was so.
+        generation: Of its spec.
+        spec: None where it cannot be followed; `faults` says why.
+        status: As it stands there.
+        deleting: Somebody deleted it, and it waits for us.
+        finalizers: What holds it.
+    """
+
+    target: Target
+    generation: int
+    spec: IssuerSpec | None
+    faults: str
+    status: Raw
+    deleting: bool
+    finalizers: tuple[str, ...]
+
+    @property
+    def uid(self) -> str:
+        """What it is known by at the service, and the label of its key."""
+        return self.target.uid
+
+    @property
+    def key(self) -> KeyName:
+        """Its key on the token."""
+        ref = self.spec.key_ref if self.spec is not None else None
+        return KeyName(label=self.uid) if ref is None else KeyName(label=ref.label, id=ref.id)
+
+    @property
+    def has_own_key(self) -> bool:
+        """Whether its key is one that we make and may destroy; not one that was on the token before."""
+        return self.spec is not None and self.spec.key_ref is None
+
+    @property
+    def hsm(self) -> Key:
+        """The HardwareSecurityModule that it names."""
+        assert self.spec is not None
+        return Key(kind=HSM, name=self.spec.hsm_ref.name)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits for us when it is deleted."""
+        return FINALIZER in self.finalizers
+
+
+def read_issuer(kind: Kind, raw: Raw) -> Issuer:
+    """Return what *raw* says."""
+    spec, faults = _read(IssuerSpec, raw)
+    metadata = raw["metadata"]
+    return Issuer(
+        target=Target.of(kind, raw),
+        generation=int(metadata.get("generation") or 1),
+        spec=spec,
+        faults=faults,
+        status=raw.get("status") or {},
+        deleting=metadata.get("deletionTimestamp") is not None,
+        finalizers=tuple(metadata.get("finalizers") or ()),
+    )
+
+
+def condition(status: Raw, type_: str) -> Raw | None:
+    """Return a condition, None where it was not said."""
+    return next((each for each in status.get("conditions") or () if each.get("type") == type_), None)
+
+
+def distinguished(subject: Subject) -> list[tuple[str, str]]:
+    """Return the attributes of a name as (OID, text), in the order in which names are written."""
+    parts: list[tuple[str, tuple[str, ...]]] = [
+        ("2.5.4.6", subject.countries),
+        ("2.5.4.8", subject.provinces),
+        ("2.5.4.7", subject.localities),
+        ("2.5.4.9", subject.street_addresses),
+        ("2.5.4.17", subject.postal_codes),
+        ("2.5.4.10", subject.organizations),
+        ("2.5.4.11", subject.organizational_units),
+        ("2.5.4.3", (subject.common_name,) if subject.common_name else ()),
+        ("2.5.4.5", (subject.serial_number,) if subject.serial_number else ()),
+    ]
+    return [(oid, text) for oid, texts in parts for text in texts]
+
+
+def seconds_of(duration: str) -> float:
+    """Return a duration of Go in seconds."""
+    return parse_duration(duration).total_seconds()
+
+
+def instant(text: str) -> datetime:
+    """Read RFC 3339 with `Z`, as an API server writes it."""
+    return datetime.fromisoformat(text)

@@ -1,0 +1,152 @@
+"""Tokens and their keys, as issuers know them: by the HardwareSecurityModule and a label. Everything here blocks.
+
+A thin layer over `attestation.keys`: which module, which PIN file and which label; and the keys that are open.
+A PIN passes through no object of ours: its file is named, and read at each login.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from attestation.errors import ModuleNotListed
+from attestation.keys.care import TokenFacts, destroy_key, look, token_facts
+from attestation.keys.open import Algorithm, KeyOptions, OpenKey, create_key, open_key
+from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
+
+PROBE_LABEL: Final = "itl-probe"
+"""Stands where a URI needs a label and the token alone is meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyName:
+    """A key on a token, by label, id (hex), or both."""
+
+    label: str | None = None
+    id: str | None = None
+
+
+class Tokens:
+    """The tokens that this process may use.
+
+    Args:
+        modules: PKCS#11 modules by name.
+        tpms: How to reach TPMs, by name.
+        pin_dir: Where PINs are mounted.
+        tpm_keys_dir: Where wrapped keys of TPMs are kept.
+    """
+
+    def __init__(
+        self, *, modules: Mapping[str, Path], tpms: Mapping[str, str], pin_dir: Path, tpm_keys_dir: Path
+    ) -> None:
+        self._modules = modules
+        self._tpms = tpms
+        self._pin_dir = pin_dir
+        self._tpm_keys = tpm_keys_dir
+        self._open: dict[str, OpenKey] = {}
+        self._lock = threading.Lock()
+
+    def facts(self, token: HardwareSecurityModuleSpec) -> TokenFacts:
+        """Return what a token says of itself, after a login."""
+        return token_facts(self.uri(token, KeyName(label=PROBE_LABEL)), self._options(token))
+
+    def open(self, token: HardwareSecurityModuleSpec, name: KeyName) -> OpenKey:
+        """Return a key; it stays open. It is there once, now: a second one of its name would be a choice.
+
+        Raises:
+            KeyNotFound, KeyAmbiguous, KeyUnusable, SignerUnavailable: As `attestation.keys.open.open_key`.
+        """
+        uri, options = self.uri(token, name), self._options(token)
+        with self._lock:
+            key = self._open.get(uri)
+            if key is not None:
+                look(uri, options)
+                return key
+            key = self._open[uri] = open_key(uri, options)
+            return key
+
+    def make(self, token: HardwareSecurityModuleSpec, label: str, algorithm: Algorithm) -> OpenKey:
+        """Make a key, or open that of the label; it stays open."""
+        uri = self.uri(token, KeyName(label=label))
+        if token.module in self._tpms:
+            self._tpm_keys.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._lock:
+            key = self._open.get(uri)
+            if key is None:
+                key = self._open[uri] = create_key(uri, algorithm, self._options(token))
+            return key
+
+    def forget(self, token: HardwareSecurityModuleSpec, name: KeyName) -> None:
+        """Let go of a key; it stays on its token."""
+        with self._lock:
+            key = self._open.pop(self.uri(token, name), None)
+        if key is not None:
+            key.close()
+
+    def destroy(self, token: HardwareSecurityModuleSpec, label: str) -> bool:
+        """Destroy a key; False where there was none."""
+        name = KeyName(label=label)
+        self.forget(token, name)
+        return destroy_key(self.uri(token, name), self._options(token))
+
+    def test(self, token: HardwareSecurityModuleSpec) -> bool:
+        """Make a test signature with each key that is open on a token; False where none is.
+
+        Raises:
+            SignerUnavailable, KeyUnusable: One does not sign.
+        """
+        begin = self.uri(token, KeyName(label=PROBE_LABEL)).partition(";object=")[0]
+        with self._lock:
+            keys = [key for uri, key in self._open.items() if uri.partition(";object=")[0] == begin]
+        for key in keys:
+            key.self_test(key.public_key)
+        return bool(keys)
+
+    def close(self) -> None:
+        """Let go of all keys."""
+        with self._lock:
+            keys = list(self._open.values())
+            self._open.clear()
+        for key in keys:
+            key.close()
+
+    def uri(self, token: HardwareSecurityModuleSpec, name: KeyName) -> str:
+        """Return the URI of a key, with the places of module and PIN.
+
+        Raises:
+            ModuleNotListed: The deployment lists no module and no TPM of that name.
+        """
+        pin = self._pin_file(token)
+        tcti = self._tpms.get(token.module)
+        if tcti is not None:
+            path = self._tpm_keys / f"{_filed(name.label or name.id or '')}.tss2"
+            auth = f"&auth-source=file:{quote(str(pin), safe='/')}" if pin is not None else ""
+            return f"tpm2:path={quote(str(path), safe='/')}?tcti={quote(tcti, safe=':/')}{auth}"
+        if token.module not in self._modules:
+            raise ModuleNotListed(f"the controller lists no module and no TPM {token.module}")
+        named = {
+            "token": token.token_label,
+            "serial": token.serial,
+            "object": name.label,
+        }
+        parts = [f"{key}={quote(value, safe='')}" for key, value in named.items() if value is not None]
+        if name.id is not None:
+            parts.append("id=" + "".join(f"%{byte:02x}" for byte in bytes.fromhex(name.id)))
+        source = f"&pin-source=file:{quote(str(pin), safe='/')}" if pin is not None else ""
+        return f"pkcs11:{';'.join(parts)};type=private?module-name={token.module}{source}"
+
+    def _pin_file(self, token: HardwareSecurityModuleSpec) -> Path | None:
+        ref = token.pin_secret_ref
+        return None if ref is None else self._pin_dir / ref.name / ref.key
+
+    def _options(self, token: HardwareSecurityModuleSpec) -> KeyOptions:
+        return KeyOptions(modules=self._modules, test_key=token.health_check.test_key)
+
+
+def _filed(label: str) -> str:
+    """Return a label as the name of a file; two labels have two names."""
+    return quote(label, safe="").replace(".", "%2E")

@@ -1,0 +1,148 @@
+"""Issuing: reserved, signed once, written down, then given (HSM-AND-KUBERNETES §7.4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from attestation.errors import AttestationError, HSMDiffers, SignerUnavailable
+from attestation.pki.leaf import LeafAsked, judge_leaf
+from attestation_operator.errors import ServiceAway
+from attestation_operator.hsm.issuance import Issuance, Order
+from tests.fixtures.hsm_log import Log
+from tests.unit.operator.hsm.world import AT, authority, ca_pem, csr, known
+
+
+class Thread:
+    """Does at once what blocks, and counts it."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.error: AttestationError | None = None
+
+    async def __call__(self, work: Callable[[], Any]) -> Any:
+        """Do it, or fail."""
+        self.turns += 1
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        return work()
+
+
+def order(uid: str = "u-1") -> Order:
+    """Return an order for one certificate."""
+    asked = LeafAsked(request=csr("a.example"), usages=("server auth",), is_ca=False, duration=None)
+    content = judge_leaf(asked, authority().policy, ca=authority().ca, at=AT)
+    return Order(
+        uid=uid, kind="CertificateRequest", namespace="default", name="cr-1", requester="me", content=content
+    )
+
+
+def there() -> Log:
+    """Return a log that knows the CA."""
+    log = Log()
+    log.issuers[known().issuer_id] = None  # type: ignore[assignment]  # only its being there counts
+    return log
+
+
+def test_a_certificate_is_reserved_signed_and_written_down_in_this_order() -> None:
+    """It carries the serial number that was durable before it was signed, and where it would be revoked."""
+    log, thread = there(), Thread()
+    made = asyncio.run(Issuance(log, thread).issue(authority(), order()))
+    assert log.asked == ["reserve", "record"]
+    leaf = x509.load_der_x509_certificate(made)
+    leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(ca_pem().encode()))
+    assert f"{leaf.serial_number:040x}" == log.reserved["u-1"][0]
+    [point] = leaf.extensions.get_extension_for_class(x509.CRLDistributionPoints).value
+    assert point.full_name is not None
+    assert point.full_name[0].value == known().crl_url
+
+
+def test_all_that_wait_go_together() -> None:
+    """A hundred are not a hundred questions: the first goes alone, what came meanwhile after it."""
+    log, thread = there(), Thread()
+
+    async def all_of_them() -> list[bytes]:
+        issuance = Issuance(log, thread)
+        return await asyncio.gather(*(issuance.issue(authority(), order(f"u-{i}")) for i in range(150)))
+
+    made = asyncio.run(all_of_them())
+    assert len(set(made)) == 150
+    assert log.asked == ["reserve", "record"] * 2
+
+
+def test_what_was_issued_for_a_request_is_given_again() -> None:
+    """After a process ended between the log and the cluster: nothing is signed twice."""
+    log, thread = there(), Thread()
+    first = asyncio.run(Issuance(log, thread).issue(authority(), order()))
+    again = asyncio.run(Issuance(log, thread).issue(authority(), order()))
+    assert first == again
+    assert log.asked == ["reserve", "record", "reserve"]
+
+
+@pytest.mark.parametrize("operation", ["reserve", "record"])
+def test_what_is_not_in_the_log_is_given_to_nobody(operation: str) -> None:
+    """The service is away before or after the signature: who asked waits, and gets the same serial number later."""
+    log, thread = there(), Thread()
+    log.failing[operation] = [ServiceAway("away")]
+    with pytest.raises(ServiceAway):
+        asyncio.run(Issuance(log, thread).issue(authority(), order()))
+    assert log.issued == {}
+    serial = log.reserved.get("u-1", ("",))[0]
+    made = asyncio.run(Issuance(log, thread).issue(authority(), order()))
+    found = f"{x509.load_der_x509_certificate(made).serial_number:040x}"
+    assert found == log.reserved["u-1"][0]
+    assert serial in ("", found)
+
+
+def test_a_certificate_that_the_log_does_not_confirm_is_given_to_nobody() -> None:
+    """Whatever the answer was: it would be a certificate that nobody can revoke."""
+
+    class Forgetful(Log):
+        async def record(self, issuer_id: str, certificates: Any) -> Any:
+            """Say nothing of what was asked."""
+            return []
+
+    log = Forgetful()
+    log.issuers[known().issuer_id] = None  # type: ignore[assignment]  # only its being there counts
+    with pytest.raises(AttestationError) as caught:
+        asyncio.run(Issuance(log, Thread()).issue(authority(), order()))
+    assert caught.value.code == "not-recorded"
+
+
+def test_one_that_the_service_refuses_takes_no_other_with_it() -> None:
+    """A batch that is refused is asked for one by one."""
+
+    class Picky(Log):
+        async def reserve(self, issuer_id: str, requests: Any) -> Any:
+            """Refuse what holds one of them."""
+            if any(each.request_uid == "u-1" for each in requests):
+                raise HSMDiffers("another one stands there")
+            return await super().reserve(issuer_id, requests)
+
+    log = Picky()
+    log.issuers[known().issuer_id] = None  # type: ignore[assignment]  # only its being there counts
+
+    async def three() -> list[Any]:
+        issuance = Issuance(log, Thread())
+        orders = [issuance.issue(authority(), order(f"u-{i}")) for i in range(3)]
+        return await asyncio.gather(*orders, return_exceptions=True)
+
+    first, second, third = asyncio.run(three())
+    assert isinstance(second, HSMDiffers)
+    assert isinstance(first, bytes)
+    assert isinstance(third, bytes)
+
+
+def test_a_token_that_does_not_sign_fails_what_waits_and_not_what_comes() -> None:
+    """Who comes later is tried anew."""
+    log, thread = there(), Thread()
+    thread.error = SignerUnavailable("away")
+    with pytest.raises(SignerUnavailable):
+        asyncio.run(Issuance(log, thread).issue(authority(), order()))
+    thread.error = None
+    assert asyncio.run(Issuance(log, thread).issue(authority(), order()))
