@@ -41,6 +41,7 @@ LONG = {
     "dashboard": "tests.bench.dashboard",
     "dashboard-postgresql": "tests.bench.dashboard_postgresql",
     "node_runs": "tests.bench.node_runs",
+    "node_runs_service": "tests.bench.node_runs_service",
 }
 """Run by name only: each takes minutes, and has a section of RESULTS.md."""
 

@@ -24,7 +24,7 @@ from attestation_operator.objects import RUN, SECURITY_EVENT
 from tests.bench.report import Measurement
 from tests.fixtures.controllers import until
 from tests.fixtures.kube import FakeKube, fake_kube
-from tests.fixtures.run_double import RunDouble, run_double
+from tests.fixtures.run_double import run_double
 from tests.fixtures.runs import CLUSTER, SPACE, Cluster, prepared, said
 from tests.integration.kubernetes.test_schedules import new_term
 from tests.integration.kubernetes.test_schedules import prepared as prepared_for_schedules
@@ -54,7 +54,7 @@ def measure() -> Iterator[Measurement]:
     ):
         policies = {backend: cluster.policy(spec) for backend, spec in BACKENDS.items()}
         nodes = [cluster.node() for _ in range(NODES)]
-        with _controller(kube, service, Path(folder)) as process:
+        with controller(kube, service.url, Path(folder)) as process:
             begun = time.perf_counter()
             _create(cluster, nodes, policies)
             created = time.perf_counter() - begun
@@ -63,12 +63,12 @@ def measure() -> Iterator[Measurement]:
             events = Counter(each["spec"]["type"] for each in cluster.items(SECURITY_EVENT))
             _create(cluster, nodes * ((FINISHED - NODES * len(BACKENDS)) // NODES // len(BACKENDS)), policies)
             until(lambda: _sealed(cluster) == FINISHED, 600)
-            whole = _memory(process)
+            whole = memory(process)
         asked = len(service.asked)
-        with _controller(kube, service, Path(folder)) as process:
+        with controller(kube, service.url, Path(folder)) as process:
             until(lambda: _is_leading(cluster), 60)
             time.sleep(10)  # what a new leader looks at: all of them, once
-            after = _memory(process)
+            after = memory(process)
         again = len(service.asked) - asked
     yield Measurement(
         name="node-runs-ended",
@@ -138,15 +138,17 @@ def _is_leading(cluster: Cluster) -> bool:
 
 
 @contextmanager
-def _controller(kube: FakeKube, service: RunDouble, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    token = folder / "token"
-    token.write_text("token")
+def controller(
+    kube: FakeKube, url: str, folder: Path, *, token: str = "token", cluster_id: str = CLUSTER
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `attestation-operator runs` until the block ends."""
+    (folder / "token").write_text(token)
     settings = {
-        "SERVICE_URL": service.url,
-        "TOKEN_FILE": str(token),
+        "SERVICE_URL": url,
+        "TOKEN_FILE": str(folder / "token"),
         "KUBECONFIG": str(kube.kubeconfig("runs")),
         "NAMESPACE": SPACE,
-        "CLUSTER_ID": CLUSTER,
+        "CLUSTER_ID": cluster_id,
         "HEALTH_PROBE_BIND_ADDRESS": "127.0.0.1:0",
         "METRICS_BIND_ADDRESS": "127.0.0.1:0",
         "LOG_LEVEL": "error",
@@ -161,7 +163,7 @@ def _controller(kube: FakeKube, service: RunDouble, folder: Path) -> Iterator[su
         process.wait(40)
 
 
-def _memory(process: subprocess.Popen[bytes]) -> float:
+def memory(process: subprocess.Popen[bytes]) -> float:
     """Return the most that it held, MiB."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
