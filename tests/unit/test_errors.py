@@ -34,6 +34,7 @@ CODES = {
     "BreakGlassCannotVote": "break-glass-cannot-vote",
     "BundleInvalid": "trust-bundle-invalid",
     "CANotConfigured": "ca-not-configured",
+    "CAChainInvalid": "ca-chain-invalid",
     "CSRInvalid": "csr-invalid",
     "CAInvalid": "ca-invalid",
     "RequestRefused": "request-refused",

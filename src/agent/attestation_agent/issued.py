@@ -28,10 +28,15 @@ def check(
     # 1. For our key. With any other, whoever holds that one would speak for this machine.
     if _spki(certificate) != spki:
         raise AnswerRefused("the certificate is for another key")
-    # 2. From a CA of the bundle that the service signed. The chain holds that CA's key as others certify it; it
-    #    is empty but around a rotation.
-    if chain and not all(issued_by(certificate, issuer) for issuer in certificates(chain)):
-        raise AnswerRefused("the chain holds something else than the issuer of the certificate")
+    # 2. From a CA of the bundle that the service signed. The chain holds that CA's key as others certify it, and who
+    #    certified those; without a parent it is empty but around a rotation.
+    below = [certificate]
+    for issuer in certificates(chain) if chain else ():
+        if not any(issued_by(each, issuer) for each in below):
+            raise AnswerRefused(
+                "the chain holds something else than who issued the certificate, and who issued that"
+            )
+        below.append(issuer)
     if not any(issued_by(certificate, ca) for ca in trusted):
         raise AnswerRefused("the certificate is from none of the CAs that the service trusts")
     # 3. About this machine.

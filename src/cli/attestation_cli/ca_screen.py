@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from attestation.client.text import ago
-from attestation.errors import CertificateUnknown, RequestInvalid
+from attestation.errors import CertificateUnknown, IssuerUnknown, RequestInvalid
 from attestation.pki.profiles import KEY_TIERS
 from attestation.wire import b64decode, pem
 from attestation_cli.options import FILE_PATH
 from attestation_cli.render import Cell, Column, cell, moment_cell, time_cell
-from attestation_cli.session import Session
+from attestation_cli.session import Ambiguous, Session
 
 if TYPE_CHECKING:
     from attestation.api import CADetail, CertificateDetail, IssuerDetail
@@ -50,6 +50,7 @@ REASON = click.option(
     help="Stands in the revocation list.",
 )
 NOTE = click.option("-n", "--note", help="Why, in words; kept in the audit.")
+LEAST_DIGITS = 4
 YES = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
@@ -78,6 +79,25 @@ def emit_issuers(session: Session, found: Iterable[IssuerDetail], nothing: str) 
         },
         nothing,
     )
+
+
+def find_issuer(detail: CADetail, beginning: str) -> IssuerDetail:
+    """Return the CA key whose id begins so.
+
+    Raises:
+        IssuerUnknown: None does.
+        Ambiguous: Several do.
+        RequestInvalid: Too short to say.
+    """
+    wanted = beginning.lower()
+    if len(wanted) < LEAST_DIGITS:
+        raise RequestInvalid(f"the id of a CA key needs at least {LEAST_DIGITS} hex digits")
+    found = [issuer for issuer in detail.issuers if issuer.issuer_id.startswith(wanted)]
+    if not found:
+        raise IssuerUnknown(f"no CA key's id begins with {wanted}")
+    if len(found) > 1:
+        raise Ambiguous("\n".join([f"{wanted} may mean any of", *(i.issuer_id for i in found)]))
+    return found[0]
 
 
 def emit_certificates(session: Session, found: Iterator[CertificateDetail]) -> None:
@@ -145,6 +165,16 @@ def _since(issuer: IssuerDetail) -> datetime:
     return issuer.reserved_at
 
 
+def _root(issuer: IssuerDetail) -> str:
+    """Return whom relying parties believe about a CA key."""
+    if not issuer.parents:
+        return "itself"
+    from cryptography import x509
+
+    root = x509.load_der_x509_certificate(b64decode(issuer.parents[-1], "certificate"))
+    return f"{root.subject.rfc4514_string()} ({len(issuer.parents)} above)"
+
+
 def issuer_fields(issuer: IssuerDetail, now: datetime) -> list[tuple[str, Cell]]:
     """Return everything about a CA key, in names and values."""
     pairs = [
@@ -153,6 +183,7 @@ def issuer_fields(issuer: IssuerDetail, now: datetime) -> list[tuple[str, Cell]]
         ("algorithm", cell(issuer.algorithm)),
         ("state", _state(issuer.state)),
         ("subject", cell(issuer.subject)),
+        ("certified by", cell(_root(issuer))),
         ("sha-256", cell(issuer.certificate_sha256)),
         ("spki sha-256", cell(issuer.spki_sha256)),
         ("key", cell(issuer.key_uri)),

@@ -50,7 +50,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── QueryInvalid               a query breaks the rules of its language, and where
     │   ├── QueryFailed                a query that cannot be computed: a value is too large or out of range
     │   ├── RequestRefused             an issuer in a cluster does not certify what is asked for, and why
-    │   └── CSRInvalid  AlgorithmForbidden  KeyRefused  CAInvalid
+    │   └── CAChainInvalid  CSRInvalid  AlgorithmForbidden  KeyRefused  CAInvalid
     ├── RateLimited                    too often; `retry_after_seconds` says when again
     │   └── PendingQuotaExceeded
     ├── NotAcceptable                  the representation asked for is not served
@@ -649,6 +649,12 @@ class BundleInvalid(RequestInvalid):
     """A trust bundle, or a certificate for it, breaks a rule of its format."""
 
     code = "trust-bundle-invalid"
+
+
+class CAChainInvalid(RequestInvalid):
+    """The certificates do not lead from the key of a CA of ours, under its name, to a root."""
+
+    code = "ca-chain-invalid"
 
 
 class CSRInvalid(RequestInvalid):

@@ -23,6 +23,7 @@ from attestation_cli.session import Session
 from attestation_cli.watch import Watch
 from attestation_testing import SoftwareNode, boot, boot_log
 from tests.fixtures.collateral import GOOD, write_anchors, write_export
+from tests.fixtures.company import Company
 from tests.fixtures.in_process import InProcess, InProcessService, in_process_service
 from tests.fixtures.machine import Machine
 from tests.fixtures.over_httpx import OverHTTPX
@@ -401,6 +402,19 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert "ca_rotation done" in terminal.ok(*shlex.split(pending["next_command"])[1:], "--yes")
     terminal.sit_down(None)
     assert len(terminal.json("ca", "bundle")) == 4
+
+    # The next key joins a company's root, on which two agree.
+    following = next(each["issuer_id"] for each in terminal.json("ca", "show") if each["state"] == "next")
+    company = Company.at(tmp_path / "company", local.clock.now())
+    terminal.ok("ca", "csr", following, "--path-length", "0", "-f", str(tmp_path / "our.csr"))
+    (tmp_path / "chain.pem").write_text(company.certify((tmp_path / "our.csr").read_text()))
+    join = ["ca", "import-certificate", following[:8], str(tmp_path / "chain.pem"), "-r", "our root", "--yes"]
+    terminal.sit_down("anna")
+    pending = terminal.json(*join)
+    terminal.sit_down("berta")
+    assert "ca_chain done" in terminal.ok(*shlex.split(pending["next_command"])[1:], "--yes")
+    terminal.sit_down(None)
+    assert "The Company Root" in terminal.ok("ca", "show", following)
     assert terminal.ok("ca", "backup-check").count("yes") == 3
     assert terminal.ok("ca", "backup-check", str(local.settings.enrollment_ca_dir)).count("proven") == 3
 

@@ -21,6 +21,7 @@ from attestation.machines.dual_control import (
     AppliedPolicy,
     Proposal,
     of_allow_list,
+    of_ca_chain,
     of_ca_revocation,
     of_ca_rotation,
     of_machine,
@@ -120,6 +121,14 @@ ASKED: dict[str, tuple[Proposal, str | None, str, Any]] = {
         None,
         f"POST /ca/certificates/{'ab' * 20}/revoke",
         {"reason": "superseded", "note": "agreed"},
+    ),
+    "chain": (
+        of_ca_chain(
+            issuer="ab" * 8, root="CN=R", root_sha256="a", chain_sha256="b", replaces="c", force=True
+        ),
+        CSR,
+        f"PUT /ca/keys/{'ab' * 8}/chain",
+        {"chain_pem": CSR, "force": True} | WHY,
     ),
     "person": (
         of_operator_certificate(**PERSON, spki_sha256="ab" * 32),

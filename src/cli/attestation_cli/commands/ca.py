@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from attestation.errors import IssuerUnknown, RequestInvalid
 from attestation_cli.ca_screen import (
     FILE,
     YES,
     emit_issuers,
+    find_issuer,
     issuer_fields,
     name_in,
     next_steps,
@@ -27,12 +26,10 @@ from attestation_cli.commands.ca_certificates import (
     refused_keys,
     revoke,
 )
+from attestation_cli.commands.ca_parent import csr, import_certificate
 from attestation_cli.options import new_proposal_option, printing
 from attestation_cli.render import Column, cell, moment_cell
-from attestation_cli.session import Ambiguous, Session, checked
-
-if TYPE_CHECKING:
-    from attestation.api import CADetail, IssuerDetail
+from attestation_cli.session import Session, checked
 
 PURPOSES = ("machine", "operator")
 ALGORITHMS = ("ecdsa-p384", "rsa-4096", "ml-dsa-87")
@@ -42,8 +39,6 @@ STEPS = {
     "rollback": "give the next key up, or let active and old key change places",
     "retire": "end the old key",
 }
-LEAST_DIGITS = 4
-
 PURPOSE = click.option(
     "--purpose",
     type=click.Choice(PURPOSES),
@@ -85,7 +80,7 @@ def show(session: Session, issuer: str | None) -> None:
         detail = client.ca()
     now = datetime.now(UTC)
     if issuer is not None:
-        found = _issuer(detail, issuer)
+        found = find_issuer(detail, issuer)
         if session.json:
             session.emit_json(found)
         else:
@@ -117,7 +112,7 @@ def crl(session: Session, issuer: str | None, purpose: str, file: Path | None) -
     issuer_id = None
     if issuer is not None:
         with session.client() as client:
-            issuer_id = _issuer(client.ca(), issuer).issuer_id
+            issuer_id = find_issuer(client.ca(), issuer).issuer_id
     with session.public() as anybody:
         data = anybody.crl(issuer_id, purpose=purpose)
     if file is not None:
@@ -256,17 +251,14 @@ def rotate(
         session.note(line)
 
 
-def _issuer(detail: CADetail, beginning: str) -> IssuerDetail:
-    wanted = beginning.lower()
-    if len(wanted) < LEAST_DIGITS:
-        raise RequestInvalid(f"the id of a CA key needs at least {LEAST_DIGITS} hex digits")
-    found = [issuer for issuer in detail.issuers if issuer.issuer_id.startswith(wanted)]
-    if not found:
-        raise IssuerUnknown(f"no CA key's id begins with {wanted}")
-    if len(found) > 1:
-        raise Ambiguous("\n".join([f"{wanted} may mean any of", *(i.issuer_id for i in found)]))
-    return found[0]
-
-
-for command in (certificates_, certificate_, revoke, refuse_key, refused_keys, backup_check):
+for command in (
+    certificates_,
+    certificate_,
+    revoke,
+    refuse_key,
+    refused_keys,
+    backup_check,
+    csr,
+    import_certificate,
+):
     group.add_command(command)

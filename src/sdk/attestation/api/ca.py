@@ -6,14 +6,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, IPvAnyNetwork
 
 from attestation.api.base import Base64, Reason, Wire
 from attestation.api.operator import Cursor
+from attestation.pki.parent import MAX_PATH_LENGTH
 
 __all__ = [
+    "CACSR",
+    "CAChainImport",
     "CACheck",
     "CADetail",
+    "CALimits",
     "CertificateDetail",
     "CertificatePage",
     "CertificateRevokeRequest",
@@ -29,6 +33,14 @@ CAPurpose = Literal["machine", "operator"]
 CAAlgorithm = Literal["ecdsa-p384", "rsa-4096", "ml-dsa-87"]
 IssuerId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="8 random bytes, hex")]
 Serial = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", description="20 bytes, 40 lower-case hex")]
+Domain = Annotated[
+    str,
+    Field(
+        max_length=253,
+        pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+    ),
+]
+Oid = Annotated[str, Field(max_length=128, pattern=r"^[0-2](\.(0|[1-9]\d{0,8}))+$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -48,7 +60,11 @@ class IssuerDetail(Wire):
     key_origin: str | None = Field(description="`file`, `generated`, `provisioned` or `tpm`")
     spki_sha256: str | None
     certificate_sha256: str | None
-    certificate: Base64 | None = Field(description="Self-signed certificate, DER")
+    certificate: Base64 | None = Field(description="By its parent, or by itself; DER")
+    parents: list[Base64] = Field(
+        default_factory=list,
+        description="DER: who certified it, who certified that, and on, the root last; empty where it is its own root",
+    )
     cross_certificates: list[Base64] = Field(
         description="DER: this key under the same name, certified by others"
     )
@@ -91,6 +107,46 @@ class RotationRequest(Wire):
         default=False,
         strict=True,
         description="Do not wait for relying parties to follow; recorded in the audit",
+    )
+
+
+class CALimits(Wire):
+    """What a parent is asked to limit in the certificate of a CA key of ours."""
+
+    path_length: Annotated[int, Field(ge=0, le=MAX_PATH_LENGTH)] | None = Field(
+        default=None, description="CAs below ours; null asks for no limit"
+    )
+    dns: Annotated[list[Domain], Field(max_length=64)] = Field(
+        default_factory=list, description="Only host names of these domains"
+    )
+    ip: Annotated[list[IPvAnyNetwork], Field(max_length=64)] = Field(
+        default_factory=list, description="Only addresses of these networks"
+    )
+    policies: Annotated[list[Oid], Field(max_length=16)] = Field(
+        default_factory=list, description="OIDs of certificate policies"
+    )
+
+
+class CACSR(Wire):
+    """A request to a parent for a certificate of a CA key of ours (PKCS #10)."""
+
+    issuer_id: IssuerId
+    subject: str
+    spki_sha256: Sha256
+    csr_pem: str
+
+
+class CAChainImport(Wire):
+    """What a parent made of the request."""
+
+    chain_pem: Annotated[str, Field(max_length=262_144)] = Field(
+        description="Certificates: ours, who certified it, and on; the self-signed root last"
+    )
+    reason: Reason
+    force: bool = Field(
+        default=False,
+        strict=True,
+        description="Also for a key that signs already, which relying parties without the root stop believing",
     )
 
 

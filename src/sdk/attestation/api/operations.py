@@ -624,6 +624,18 @@ class OperatorAPI:
     def rotate_ca(self, request: api.RotationRequest) -> api.CADetail | api.PendingApproval:
         """Take one step of a rotation, or vote for it where others must agree."""
 
+    @operation("request_ca_certificate", "POST /ca/keys/{issuer_id}/csr", e.CANotConfigured, e.IssuerUnknown,
+               e.AlgorithmForbidden, e.CertificateNotConformant, e.KeyUnusable, e.SignerUnavailable, e.SignerBusy)
+    def request_ca_certificate(self, issuer_id: str, request: api.CALimits) -> api.CACSR:
+        """Return a request to a parent for a certificate of a CA key of ours."""
+
+    @operation("import_ca_certificate", "PUT /ca/keys/{issuer_id}/chain", e.CANotConfigured, e.IssuerUnknown,
+               e.CAChainInvalid, e.RotationForbidden, e.RequestInvalid)
+    def import_ca_certificate(
+        self, issuer_id: str, request: api.CAChainImport
+    ) -> api.CADetail | api.PendingApproval:
+        """Let a parent vouch for a CA key of ours, or vote for it where others must agree."""
+
     @operation("list_certificates", "GET /ca/certificates", e.CANotConfigured, e.RequestInvalid)
     def certificates(
         self, *, machine_id: str | None = None, state: str | None = None, profile: str | None = None,

@@ -48,6 +48,9 @@ PATTERNS: Final[Mapping[str, str]] = {
     r"^[A-Za-z0-9-]+$": "must be letters, digits and hyphens",
     r"^[!-~]+$": "must be visible ASCII without spaces",
     r"^[^\s+]*$": "must have no space and no plus sign",
+    r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$": "must be a domain in lower case, "
+    "like nodes.example.com",
+    r"^[0-2](\.(0|[1-9]\d{0,8}))+$": "must be an object identifier, numbers with dots between, like 1.3.6.1",
     r"^([0-2](\.(0|[1-9]\d{0,8}))+)?$": "must be an object identifier, numbers with dots between, like 1.3.6.1",
 }
 """Every pattern of a value that is checked, and what it asks for; a test finds those that are missing here."""

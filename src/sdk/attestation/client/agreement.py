@@ -167,6 +167,13 @@ def _revocation(asked: _Asked) -> BaseModel:
     )
 
 
+def _chain(asked: _Asked) -> BaseModel:
+    request = {"chain_pem": asked.sent, "reason": asked.reason, "force": bool(asked.terms["force"])}
+    return asked.client.import_ca_certificate(
+        asked.terms["issuer"], api.CAChainImport.model_validate(request)
+    )
+
+
 def _person(asked: _Asked) -> BaseModel:
     request = {name: asked.terms[name] for name in ("name", "duty", "days")}
     request |= {"csr_pem": asked.sent, "reason": asked.said}
@@ -193,6 +200,7 @@ _ACTS: Final[Mapping[str, Callable[[_Asked], BaseModel | None]]] = {
     kinds.TRUST_CERTIFICATE: _certificate,
     kinds.CA_ROTATION: _step,
     kinds.CA_REVOCATION: _revocation,
+    kinds.CA_CHAIN: _chain,
     kinds.OPERATOR_CERTIFICATE: _person,
 }
 """How each kind of proposal is asked for; a test compares the names with those that the service gates."""

@@ -46,6 +46,7 @@ TRUST_CERTIFICATE = "trust_certificate"
 CA_ROTATION = "ca_rotation"
 OPERATOR_CERTIFICATE = "operator_certificate"
 CA_REVOCATION = "ca_revocation"
+CA_CHAIN = "ca_chain"
 OFFLINE_BUNDLE = "offline_bundle"
 REPLACE = "replace"
 
@@ -171,6 +172,8 @@ def subject_of(
         return _rotation_words(terms)
     if action == CA_REVOCATION:
         return f"revocation of certificate {terms['serial']} of {terms['subject']}"
+    if action == CA_CHAIN:
+        return f"CA key {terms['issuer']} below {terms['root']}, SHA-256 {terms['root_sha256']}"
     if action == OPERATOR_CERTIFICATE:
         return f"certificate of {terms['duty']} {terms['name']}"
     if action == REPLACE:
@@ -326,6 +329,7 @@ _NAMED_BY: Final = {
     TRUST_CERTIFICATE: ("sha256",),
     CA_ROTATION: ("purpose", "algorithm"),
     CA_REVOCATION: ("serial",),
+    CA_CHAIN: ("issuer",),
     OPERATOR_CERTIFICATE: ("name",),
 }
 """The terms that name what an act is about, where it is about no machine."""
@@ -508,6 +512,33 @@ def of_ca_revocation(*, serial: str, profile: str, subject: str, reason: str) ->
     return _of_no_machine(
         CA_REVOCATION,
         terms={"serial": serial, "profile": profile, "subject": subject, "reason": reason},
+        roles=frozenset(Role),
+    )
+
+
+def of_ca_chain(
+    *, issuer: str, root: str, root_sha256: str, chain_sha256: str, replaces: str | None, force: bool
+) -> Proposal:
+    """Return the proposal that a parent vouches for a CA key; it concerns machines of every role.
+
+    Args:
+        issuer: Id of the key.
+        root: Name of what relying parties must believe from then on.
+        root_sha256: Of its certificate, 64 lower-case hex.
+        chain_sha256: Of the certificates, DER, one behind the other; likewise.
+        replaces: SHA-256 of the key's certificate that is in use now.
+        force: Also where the key signs already.
+    """
+    return _of_no_machine(
+        CA_CHAIN,
+        terms={
+            "issuer": issuer,
+            "root": root,
+            "root_sha256": root_sha256,
+            "chain_sha256": chain_sha256,
+            "replaces": replaces,
+            "force": int(force),
+        },
         roles=frozenset(Role),
     )
 

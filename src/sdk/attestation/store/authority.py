@@ -16,6 +16,7 @@ from attestation.store.tables import (
     AKBindingRow,
     AllowListTableRow,
     ApprovalRow,
+    CAChainRow,
     ChipMarkRow,
     IssuanceRow,
     IssuerRow,
@@ -111,6 +112,7 @@ AUTHORITY: Final = {
             "purpose algorithm state key_uri spki_sha256 certificate cross_certificates",
             nothing=("reserved", "abandoned"),
         ),
+        _table("ca-chain", CAChainRow, "issuer_id", "chain"),
         _table(
             "certificate",
             IssuanceRow,

@@ -17,6 +17,7 @@ from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import (
     ACTIVE_ISSUER,
     COMING_ISSUER,
+    CAChainRow,
     CRLRow,
     IssuerRow,
     OCSPDelegateRow,
@@ -25,6 +26,8 @@ from attestation.store.tables import (
 
 _T = table_of(IssuerRow)
 _C = _T.c
+_H = table_of(CAChainRow)
+_HC = _H.c
 _L = table_of(CRLRow)
 _LC = _L.c
 _D = table_of(OCSPDelegateRow)
@@ -51,7 +54,7 @@ class Issuer:
         key_uri: Where its key is; carries no secret.
         key_origin: Where the key was made, as its back-end says: `file`, `generated`, `provisioned`, `tpm`.
         spki_sha256: Of its SubjectPublicKeyInfo, 64 lower-case hex.
-        certificate: Self-signed, DER; None while reserved.
+        certificate: By itself, DER; None while reserved. See `path` for what relying parties have.
         cross_certificates: DER: this key under the same name, certified by other keys of ours.
         revision: Grows with everything that is revoked, held, released or given up under it.
         crl_number: Of the newest list that was begun; 0 before the first.
@@ -63,6 +66,8 @@ class Issuer:
         retiring_at: When it ceased to, last.
         retired_at: When its last list was made.
         demanded: The revision that a list must know to be served: what was given up since, nobody got.
+        chain: DER: what a parent certified of this key under the same name, who certified that, and on; the root
+            last. None where nobody stands above it.
     """
 
     issuer_id: str
@@ -84,6 +89,22 @@ class Issuer:
     retiring_at: datetime | None = None
     retired_at: datetime | None = None
     demanded: int = 0
+    chain: tuple[bytes, ...] | None = None
+
+    @property
+    def path(self) -> tuple[bytes, ...]:
+        """From its certificate to what relying parties believe, DER: that one alone where it vouches for itself."""
+        if self.chain is not None:
+            return self.chain
+        return () if self.certificate is None else (self.certificate,)
+
+    @property
+    def sent(self) -> tuple[bytes, ...]:
+        """What holders of certificates send after them, DER: without what verifiers must find at home.
+
+        One way only: of two certificates of an issuer, many programs follow the first and never look back.
+        """
+        return self.cross_certificates if self.chain is None else self.chain[:-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,25 +149,27 @@ class StoredDelegate:
     not_after: datetime
 
 
-_ROW = codec(Issuer, _C)
+_COLUMNS = (*_C, _HC.chain)
+_ROW = codec(Issuer, _COLUMNS)
+_SELECT = select(*_COLUMNS).select_from(_T.outerjoin(_H))
 _CRL = codec(StoredCRL, _LC)
 _DELEGATE = codec(StoredDelegate, _DC)
 _OF: BindParameter[str] = bindparam("of_issuer")
 _RESERVE = Prepared(lambda insert: insert(_T).values(binds(_C)).on_conflict_do_nothing())
-_GET = Prepared(select(_T).where(_C.issuer_id == _OF))
+_GET = Prepared(_SELECT.where(_C.issuer_id == _OF))
 _ACTIVE = Prepared(
-    select(_T).where(
+    _SELECT.where(
         _C.purpose == bindparam("purpose"), _C.algorithm == bindparam("algorithm"), text(ACTIVE_ISSUER)
     )
 )
 _COMING = Prepared(
-    select(_T).where(
+    _SELECT.where(
         _C.purpose == bindparam("purpose"),
         _C.algorithm == bindparam("algorithm"),
         text(COMING_ISSUER),
     )
 )
-_ALL = Prepared(select(_T).order_by(_C.reserved_at, _C.issuer_id))
+_ALL = Prepared(_SELECT.order_by(_C.reserved_at, _C.issuer_id))
 _REVISIONS = Prepared(select(_C.issuer_id, _C.demanded).where(_C.certificate.is_not(None)))
 _LEASE = Prepared(
     update(_T)
@@ -187,6 +210,13 @@ _MOVE = Prepared(
         retired_at=case((bindparam("new_state") == "retired", bindparam("at")), else_=_C.retired_at),
         lease_owner=None,
         lease_until=None,
+    )
+)
+_PUT_CHAIN = Prepared(
+    lambda insert: (
+        insert(_H)
+        .values(binds(_HC))
+        .on_conflict_do_update(index_elements=[_HC.issuer_id], set_=binds(_HC, "issuer_id"))
     )
 )
 _CROSS = Prepared(
@@ -273,7 +303,9 @@ class Issuers:
             lease_until=until,
             reserved_at=at,
         )
-        return self._sql.run(_RESERVE, **_ROW.encode(planned)) == 1
+        columns = _ROW.encode(planned)
+        del columns[_HC.chain.name]
+        return self._sql.run(_RESERVE, **columns) == 1
 
     def get(self, issuer_id: str) -> Issuer | None:
         """Return the key called *issuer_id*, in whatever state, or None."""
@@ -337,6 +369,11 @@ class Issuers:
         held = _ROW.stored({"cross_certificates": certificates})
         if self._sql.run(_CROSS, of_issuer=issuer_id, **held) != 1:
             raise IssuerUnknown(f"no CA key {issuer_id!r}")
+
+    def put_chain(self, issuer_id: str, chain: tuple[bytes, ...], at: datetime) -> None:
+        """Let a parent vouch for a key from now on; whether it does is the caller's rule."""
+        held = _ROW.stored({"chain": chain})
+        self._sql.do(_PUT_CHAIN, issuer_id=issuer_id, imported_at=to_micros(at), **held)
 
     def bump(self, issuer_ids: Iterable[str], *, held_by_somebody: bool) -> None:
         """Say that something was revoked, held, released or given up under these keys: a newer list is due.

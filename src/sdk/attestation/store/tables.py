@@ -742,6 +742,17 @@ class CRLRow(Base):
     crl: Mapped[bytes]
 
 
+class CAChainRow(Base):
+    """Who vouches for a CA key of ours in its place: its certificate by a parent, and on, the root last; DER."""
+
+    __tablename__ = "ca_chains"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    issuer_id: Mapped[str] = mapped_column(ForeignKey("ca_issuers.issuer_id"), primary_key=True)
+    chain: Mapped[Blobs]
+    imported_at: Mapped[datetime]
+
+
 class OCSPDelegateRow(Base):
     """The key that answers OCSP for each of our CA keys: its certificate, and itself, sealed to the service's key."""
 

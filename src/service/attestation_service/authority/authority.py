@@ -318,8 +318,10 @@ class _Again:
 def bundle_of(tx: Tx, purpose: IssuerPurpose) -> tuple[bytes, ...]:
     """See `Authority.bundle`; a part of the caller's unit."""
     used = [each for each in tx.issuers.all() if each.purpose == purpose and each.state in PUBLISHED]
-    own = [each.certificate for each in used if each.certificate is not None]
-    return (*own, *(der for each in used for der in each.cross_certificates))
+    own = (each.path[:1] for each in used)
+    others = (each.cross_certificates + each.path[1:] for each in used)
+    # Keys below one parent share its certificates.
+    return tuple(dict.fromkeys(der for found in (*own, *others) for der in found))
 
 
 def _withdrawn(wanted: Wanted) -> AttestationError:

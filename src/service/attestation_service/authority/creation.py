@@ -195,7 +195,8 @@ def _certify(maker: Maker, issuer: Issuer, key: OpenKey) -> None:
 
     def complete(tx: Tx) -> bool:
         active = tx.issuers.active(issuer.purpose, issuer.algorithm)
-        if active is not None and (crosses is None or crosses.active.issuer_id != active.issuer_id):
+        joined = crosses.active.issuer_id if crosses is not None else None
+        if joined != _to_join(active):
             return False  # another key began to sign meanwhile: certify the two again
         written = tx.issuers.complete(
             issuer.issuer_id,
@@ -218,9 +219,9 @@ def _certify(maker: Maker, issuer: Issuer, key: OpenKey) -> None:
 
 def _event(issuer: Issuer, key: OpenKey, active: Issuer | None, crosses: _Crosses | None) -> AuditEvent:
     told = f"{issuer.purpose} CA {issuer.issuer_id}, {issuer.algorithm}, key {key.uri} ({key.origin})"
-    if active is None or crosses is None:
+    if active is None:
         return AuditEvent(operator_cn="service", action="ca_created", detail=told)
-    serials = ", ".join(each.serial for each in crosses.certificates)
+    serials = ", ".join(each.serial for each in crosses.certificates) if crosses is not None else "none"
     return AuditEvent(
         operator_cn="service",
         action="ca_rotate",
@@ -284,13 +285,21 @@ class _Crosses:
             tx.issuers.set_cross_certificates(each.of, (*holder.cross_certificates, each.der))
 
 
+def _to_join(active: Issuer | None) -> str | None:
+    """Return the key with which a new one certifies itself mutually, by its id; None where there is none.
+
+    Keys below a parent are joined by it: their own certificates may leave no room for a CA below them.
+    """
+    return active.issuer_id if active is not None and active.chain is None else None
+
+
 def _cross(maker: Maker, issuer: Issuer, made: Opened, at: datetime) -> _Crosses | None:
-    """Let the active key and the new one certify each other; None where no other one is active.
+    """Let the active key and the new one certify each other; None where no other one is active, or by a parent.
 
     Their serials are in the issuance log before anything is signed, as those of all certificates.
     """
     active = maker.store.read_sync(lambda tx: tx.issuers.active(issuer.purpose, issuer.algorithm))
-    if active is None or active.issuer_id == issuer.issuer_id:
+    if active is None or active.issuer_id == issuer.issuer_id or _to_join(active) is None:
         return None
     old = maker.keyring.get(active)
     pairs = ((old, made), (made, old))

@@ -30,6 +30,7 @@ from attestation.pki.content import (
     serial_text,
 )
 from attestation.pki.lint import lint
+from attestation.pki.parent import outside
 from attestation.pki.profiles import BACKDATE, PROFILES, Pointer, ProfileName, assurance_policies
 from attestation.results import Assurance
 from attestation.store import Issuance, Issuer, IssuerAlgorithm, IssuerPurpose, Tx
@@ -91,9 +92,9 @@ class Issued:
         serial: 40 lower-case hex.
         certificate: DER.
         chain: DER of what its holder sends after it: the CA key, certified by the keys that relying parties may
-            know it through. Empty except around a rotation; the self-signed certificate is never in it, because
-            verifiers must find that one at home.
-        ca: DER of the self-signed certificate of the CA key.
+            know it through, and who certified those. Empty without a parent but around a rotation; the self-signed
+            certificate at its end is never in it, because verifiers must find that one at home.
+        ca: DER of that certificate: the CA key's own, or the root of its parents.
         issuer_id: Which CA key.
         algorithm: Of the CA key.
         not_before: Beginning of its validity.
@@ -283,6 +284,8 @@ def sign_content(
     if findings:
         log.error("ca.not_conformant", profile=content.profile_name, findings=list(findings))
         raise CertificateNotConformant("what was about to be signed breaks a rule of its profile")
+    if ca is not None and (refused := outside(content, ca.parents)) is not None:
+        raise CertificateNotConformant(refused)
     signed = make_certificate(content, key)
     check_signed(signed, rehearsed=rehearsed, issuer=key.public_key())
     return signed
@@ -293,8 +296,8 @@ def as_issued(planned: Planned, certificate: bytes, issuer: Issuer) -> Issued:
     return Issued(
         serial=planned.serial,
         certificate=certificate,
-        chain=issuer.cross_certificates,
-        ca=planned.ca.der,
+        chain=issuer.sent,
+        ca=issuer.path[-1],
         issuer_id=issuer.issuer_id,
         algorithm=issuer.algorithm,
         not_before=planned.content.not_before,

@@ -39,6 +39,7 @@ class CACertificate:
         key_id: Its SubjectKeyIdentifier.
         not_before: Beginning of its validity.
         not_after: End of it.
+        parents: DER of every certificate that limits what it may sign, itself the first; empty where it is its own.
     """
 
     issuer_id: str
@@ -48,6 +49,7 @@ class CACertificate:
     key_id: bytes
     not_before: datetime
     not_after: datetime
+    parents: tuple[bytes, ...] = ()
 
     def is_valid(self, at: datetime) -> bool:
         """Return True if it is valid at *at*."""
@@ -55,13 +57,13 @@ class CACertificate:
 
 
 def read_ca(issuer: Issuer) -> CACertificate:
-    """Read the stored certificate of *issuer*.
+    """Read the stored certificate of *issuer*: its parent's, where it has one.
 
     Raises:
         CertificateNotConformant: It is not one of a CA that signs certificates and revocation lists.
     """
-    assert issuer.certificate is not None  # only a reserved key has none, and nobody asks for its certificate
-    certificate = x509.load_der_x509_certificate(issuer.certificate)
+    der = issuer.path[0]  # only a reserved key has none, and nobody asks for its certificate
+    certificate = x509.load_der_x509_certificate(der)
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
@@ -74,12 +76,13 @@ def read_ca(issuer: Issuer) -> CACertificate:
         )
     return CACertificate(
         issuer_id=issuer.issuer_id,
-        der=issuer.certificate,
+        der=der,
         subject=certificate.subject,
         public_key=_ca_key(certificate),
         key_id=key_id,
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
+        parents=issuer.chain or (),
     )
 
 
@@ -123,13 +126,15 @@ class Keyring:
         self._opening = threading.Lock()
 
     def certificate(self, issuer: Issuer) -> CACertificate:
-        """Return the certificate of *issuer*, read once: it never changes. Does not ask for the key.
+        """Return the certificate of *issuer*, read once, and again when another parent vouches for it.
+
+        Does not ask for the key.
 
         Raises:
             CertificateNotConformant: It is none of a CA.
         """
         found = self._certificates.get(issuer.issuer_id)
-        if found is None:
+        if found is None or found.der != issuer.path[0]:
             found = self._certificates[issuer.issuer_id] = read_ca(issuer)
         return found
 
@@ -142,13 +147,18 @@ class Keyring:
             CertificateNotConformant: Its certificate is none of a CA.
         """
         found = self._opened.get(issuer.issuer_id)
-        if found is not None:
+        if found is not None and found.ca.der == issuer.path[0]:
             return found
         with self._opening:
             found = self._opened.get(issuer.issuer_id)
             if found is None:
                 found = self._open(issuer)
-                self._opened[issuer.issuer_id] = found
+            elif found.ca.der != issuer.path[0]:
+                # Another parent vouches for it now: the same key, whatever the database says.
+                ca = self.certificate(issuer)
+                check(found.key, ca)
+                found = Opened(found.key, ca)
+            self._opened[issuer.issuer_id] = found
         return found
 
     def _open(self, issuer: Issuer) -> Opened:

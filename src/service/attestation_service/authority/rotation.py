@@ -136,6 +136,12 @@ def check(tx: Tx, keys: Keys, step: Step, *, force: bool, settings: Settings, at
         case "activate":
             if coming is None or coming.state != "next":
                 raise RotationForbidden("no next key is there; prepare one first")
+            if active.chain is not None and coming.chain is None and not force:
+                # Who knows the parent alone would believe nothing that the next key signs.
+                raise RotationForbidden(
+                    f"key {active.issuer_id} is certified by a parent and key {coming.issuer_id} is not; "
+                    "import its certificate first, or force it"
+                )
             _wait(activate_from(coming, settings), at, force, "relying parties may not know the next key yet")
         case "rollback":
             if coming is None and retiring is None:

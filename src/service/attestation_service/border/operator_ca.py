@@ -32,10 +32,9 @@ def file_of(settings: Settings) -> Path | None:
 
 def certificates(tx: Tx) -> bytes:
     """Return the certificates of the keys that sign for operators, will, or did: PEM, oldest first."""
-    found = [i.certificate for i in tx.issuers.all() if i.purpose == "operator" and i.state in PUBLISHED]
-    return b"".join(
-        x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM) for der in found if der is not None
-    )
+    used = (i for i in tx.issuers.all() if i.purpose == "operator" and i.state in PUBLISHED)
+    found = dict.fromkeys(der for issuer in used for der in issuer.path)
+    return b"".join(x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM) for der in found)
 
 
 def publish(path: Path, pem: bytes) -> bool:

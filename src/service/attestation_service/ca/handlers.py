@@ -388,7 +388,8 @@ def _shown(tx: Tx, res: Resources) -> CADetail:
 
 
 def _detail(tx: Tx, issuer: Issuer, res: Resources) -> IssuerDetail:
-    own = x509.load_der_x509_certificate(issuer.certificate) if issuer.certificate is not None else None
+    der = issuer.path[0] if issuer.path else None
+    own = x509.load_der_x509_certificate(der) if der is not None else None
     return IssuerDetail(
         issuer_id=issuer.issuer_id,
         purpose=issuer.purpose,
@@ -398,8 +399,9 @@ def _detail(tx: Tx, issuer: Issuer, res: Resources) -> IssuerDetail:
         key_uri=_ref(issuer, res.settings).shown,
         key_origin=issuer.key_origin,
         spki_sha256=issuer.spki_sha256,
-        certificate_sha256=hashlib.sha256(issuer.certificate).hexdigest() if issuer.certificate else None,
-        certificate=b64encode(issuer.certificate) if issuer.certificate else None,
+        certificate_sha256=hashlib.sha256(der).hexdigest() if der is not None else None,
+        certificate=b64encode(der) if der is not None else None,
+        parents=[b64encode(each) for each in issuer.path[1:]],
         cross_certificates=[b64encode(der) for der in issuer.cross_certificates],
         not_before=own.not_valid_before_utc if own is not None else None,
         not_after=own.not_valid_after_utc if own is not None else None,

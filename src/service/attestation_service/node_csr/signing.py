@@ -139,14 +139,14 @@ def _issued(tx: Tx, decided: NodeCSR, at: datetime) -> NodeCertificate | None:
         or found.certificate is None
         or found.not_after <= at
         or issuer is None
-        or issuer.certificate is None
+        or not issuer.path
     ):
         raise NodeRequestDenied("the certificate of this request has ended")
     return _answer(
         decided,
         found.certificate,
-        issuer.cross_certificates,
-        issuer.certificate,
+        issuer.sent,
+        issuer.path[-1],
         found.serial,
         found.not_after,
     )

@@ -98,9 +98,7 @@ async def active_certificates(purpose: IssuerPurpose, *, res: Resources) -> Cach
 
     found = [first, *(issuer for issuer in await res.store.read(work) if issuer is not None)]
     return Cached(
-        body="".join(pem(issuer.certificate) for issuer in found if issuer.certificate is not None).encode(
-            "ascii"
-        ),
+        body="".join(pem(issuer.path[0]) for issuer in found if issuer.path).encode("ascii"),
         media_type=PEM_MEDIA_TYPE,
         made_at=max(issuer.activated_at or issuer.reserved_at for issuer in found),
         file_name=f"itl-{purpose}-ca.pem",
@@ -108,17 +106,17 @@ async def active_certificates(purpose: IssuerPurpose, *, res: Resources) -> Cach
 
 
 async def certificate(issuer_id: str, *, res: Resources) -> Cached:
-    """Return the self-signed certificate of a CA key, DER; that of a key never changes.
+    """Return the certificate of a CA key, DER; it changes where another parent vouches for the key.
 
     Raises:
         IssuerUnknown: No such key.
     """
     revocation_of(res)
     issuer = await res.store.read(lambda tx: tx.issuers.get(issuer_id))
-    if issuer is None or issuer.certificate is None:
+    if issuer is None or not issuer.path:
         raise IssuerUnknown("there is no such CA key")
     return Cached(
-        body=issuer.certificate,
+        body=issuer.path[0],
         media_type=CERTIFICATE_MEDIA_TYPE,
         made_at=issuer.created_at or issuer.reserved_at,
         keep_seconds=A_DAY_SECONDS,

@@ -186,8 +186,7 @@ class Lists:
 
         issuer, listed = await self._store.scan(snapshot)
         assert issuer is not None  # whoever asked found it, and keys are never deleted
-        assert issuer.certificate is not None
-        certificate = issuer.certificate
+        certificate = issuer.path[0]
         next_update = at + timedelta(seconds=self._settings.crl_valid_seconds)
 
         def build() -> bytes:

@@ -9,8 +9,8 @@ from fastapi import Header, Path, Query
 from attestation.api.base import MachineId
 
 Id = Annotated[MachineId, Path()]
-Serial = Annotated[str, Path(pattern=r"^[0-9a-f]{40}$", description="20 bytes, 40 lower-case hex")]
 IssuerId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$", description="CA key, as it stands in certificates")]
+Serial = Annotated[str, Path(pattern=r"^[0-9a-f]{40}$", description="20 bytes, 40 lower-case hex")]
 IfNoneMatch = Annotated[str | None, Header(max_length=1024)]
 Cursor = Annotated[
     str | None,
