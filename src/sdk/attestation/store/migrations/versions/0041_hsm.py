@@ -69,14 +69,14 @@ def upgrade() -> None:
         sa.Column("audit_entry_hash", sa.Text(), nullable=True),
         sa.CheckConstraint(
             "state IN ('reserved', 'void') OR certificate IS NOT NULL",
-            name=op.f("ck_hsm_certificates_ck_hsm_certificates_certificate"),
+            name=op.f("ck_hsm_certificates_certificate"),
         ),
         sa.CheckConstraint(
             "state IN ('reserved', 'issued', 'revoked', 'void')",
-            name=op.f("ck_hsm_certificates_ck_hsm_certificates_state"),
+            name=op.f("ck_hsm_certificates_state"),
         ),
         sa.ForeignKeyConstraint(
-            ["issuer_id"], ["hsm_issuers.issuer_id"], name=op.f("fk_hsm_certificates_issuer_id_hsm_issuers")
+            ["issuer_id"], ["hsm_issuers.issuer_id"], name=op.f("fk_hsm_certificates_issuer_id")
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_hsm_certificates")),
         sa.UniqueConstraint("serial", name=op.f("uq_hsm_certificates_serial")),
@@ -116,7 +116,7 @@ def upgrade() -> None:
         sa.Column("next_update", sa.BigInteger(), nullable=False),
         sa.Column("crl", sa.LargeBinary(), nullable=False),
         sa.ForeignKeyConstraint(
-            ["issuer_id"], ["hsm_issuers.issuer_id"], name=op.f("fk_hsm_crls_issuer_id_hsm_issuers")
+            ["issuer_id"], ["hsm_issuers.issuer_id"], name=op.f("fk_hsm_crls_issuer_id")
         ),
         sa.PrimaryKeyConstraint("issuer_id", name=op.f("pk_hsm_crls")),
         sqlite_with_rowid=False,
@@ -132,10 +132,10 @@ def upgrade() -> None:
         sa.Column("made_at", sa.BigInteger(), nullable=False),
         sa.Column("not_after", sa.BigInteger(), nullable=True),
         sa.CheckConstraint(
-            "state IN ('pending', 'active')", name=op.f("ck_hsm_delegates_ck_hsm_delegates_state")
+            "state IN ('pending', 'active')", name=op.f("ck_hsm_delegates_state")
         ),
         sa.ForeignKeyConstraint(
-            ["issuer_id"], ["hsm_issuers.issuer_id"], name=op.f("fk_hsm_delegates_issuer_id_hsm_issuers")
+            ["issuer_id"], ["hsm_issuers.issuer_id"], name=op.f("fk_hsm_delegates_issuer_id")
         ),
         sa.PrimaryKeyConstraint("issuer_id", "state", name=op.f("pk_hsm_delegates")),
         sqlite_with_rowid=False,
