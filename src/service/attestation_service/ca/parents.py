@@ -1,4 +1,4 @@
-"""A CA key of ours below one that a company has: the request for it, and the chain that came of it (docs/adr/0187).
+"""A CA key of ours below one that a company has: the request for it, and the chain that came of it (docs/adr/0188).
 
 Whose root it is decides what every relying party believes, so the import is an act of several operators where dual
 control is on. The key itself stays where it is, and what it signed before stays good.

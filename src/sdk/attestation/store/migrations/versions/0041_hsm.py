@@ -115,9 +115,7 @@ def upgrade() -> None:
         sa.Column("this_update", sa.BigInteger(), nullable=False),
         sa.Column("next_update", sa.BigInteger(), nullable=False),
         sa.Column("crl", sa.LargeBinary(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["issuer_id"], ["hsm_issuers.issuer_id"], name=op.f("fk_hsm_crls_issuer_id")
-        ),
+        sa.ForeignKeyConstraint(["issuer_id"], ["hsm_issuers.issuer_id"], name=op.f("fk_hsm_crls_issuer_id")),
         sa.PrimaryKeyConstraint("issuer_id", name=op.f("pk_hsm_crls")),
         sqlite_with_rowid=False,
     )
@@ -131,9 +129,7 @@ def upgrade() -> None:
         sa.Column("certificate", sa.LargeBinary(), nullable=True),
         sa.Column("made_at", sa.BigInteger(), nullable=False),
         sa.Column("not_after", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint(
-            "state IN ('pending', 'active')", name=op.f("ck_hsm_delegates_state")
-        ),
+        sa.CheckConstraint("state IN ('pending', 'active')", name=op.f("ck_hsm_delegates_state")),
         sa.ForeignKeyConstraint(
             ["issuer_id"], ["hsm_issuers.issuer_id"], name=op.f("fk_hsm_delegates_issuer_id")
         ),
