@@ -30,6 +30,10 @@ class KeyName:
     id: str | None = None
 
 
+_Place = tuple[str, str | None, str | None]
+"""Of a token: module, label, serial."""
+
+
 class Tokens:
     """The tokens that this process may use.
 
@@ -47,7 +51,7 @@ class Tokens:
         self._tpms = tpms
         self._pin_dir = pin_dir
         self._tpm_keys = tpm_keys_dir
-        self._open: dict[str, OpenKey] = {}
+        self._open: dict[str, tuple[_Place, OpenKey]] = {}
         self._lock = threading.Lock()
 
     def facts(self, token: HardwareSecurityModuleSpec) -> TokenFacts:
@@ -62,11 +66,12 @@ class Tokens:
         """
         uri, options = self.uri(token, name), self._options(token)
         with self._lock:
-            key = self._open.get(uri)
-            if key is not None:
+            there = self._open.get(uri)
+            if there is not None:
                 look(uri, options)
-                return key
-            key = self._open[uri] = open_key(uri, options)
+                return there[1]
+            key = open_key(uri, options)
+            self._open[uri] = (_place(token), key)
             return key
 
     def make(self, token: HardwareSecurityModuleSpec, label: str, algorithm: Algorithm) -> OpenKey:
@@ -75,17 +80,19 @@ class Tokens:
         if token.module in self._tpms:
             self._tpm_keys.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._lock:
-            key = self._open.get(uri)
-            if key is None:
-                key = self._open[uri] = create_key(uri, algorithm, self._options(token))
+            there = self._open.get(uri)
+            if there is not None:
+                return there[1]
+            key = create_key(uri, algorithm, self._options(token))
+            self._open[uri] = (_place(token), key)
             return key
 
     def forget(self, token: HardwareSecurityModuleSpec, name: KeyName) -> None:
         """Let go of a key; it stays on its token."""
         with self._lock:
-            key = self._open.pop(self.uri(token, name), None)
-        if key is not None:
-            key.close()
+            there = self._open.pop(self.uri(token, name), None)
+        if there is not None:
+            there[1].close()
 
     def destroy(self, token: HardwareSecurityModuleSpec, label: str) -> bool:
         """Destroy a key; False where there was none."""
@@ -99,9 +106,8 @@ class Tokens:
         Raises:
             SignerUnavailable, KeyUnusable: One does not sign.
         """
-        begin = self.uri(token, KeyName(label=PROBE_LABEL)).partition(";object=")[0]
         with self._lock:
-            keys = [key for uri, key in self._open.items() if uri.partition(";object=")[0] == begin]
+            keys = [key for place, key in self._open.values() if place == _place(token)]
         for key in keys:
             key.self_test(key.public_key)
         return bool(keys)
@@ -111,7 +117,7 @@ class Tokens:
         with self._lock:
             keys = list(self._open.values())
             self._open.clear()
-        for key in keys:
+        for _, key in keys:
             key.close()
 
     def uri(self, token: HardwareSecurityModuleSpec, name: KeyName) -> str:
@@ -145,6 +151,10 @@ class Tokens:
 
     def _options(self, token: HardwareSecurityModuleSpec) -> KeyOptions:
         return KeyOptions(modules=self._modules, test_key=token.health_check.test_key)
+
+
+def _place(token: HardwareSecurityModuleSpec) -> _Place:
+    return token.module, token.token_label, token.serial
 
 
 def _filed(label: str) -> str:
