@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +23,10 @@ from cryptography.x509.oid import NameOID
 
 from attestation.clock import SystemClock
 from attestation_operator import crds
+from attestation_operator.actions import SetStatus
+from attestation_operator.cluster import KubernetesCluster, config_from
+from attestation_operator.errors import ObjectChanged
+from attestation_operator.hsm import requests
 from attestation_operator.hsm.commands import maker, tokens_of
 from attestation_operator.hsm.controllers import Threads
 from attestation_operator.hsm.settings import HsmSettings
@@ -27,7 +34,7 @@ from attestation_operator.objects import CERTIFICATE_REQUEST, HSM, HSM_ISSUER, H
 from attestation_operator.program import Program
 from attestation_testing.kubernetes.cert_manager import CERTIFICATE_REQUESTS
 from tests.contract.kubernetes import MERGE
-from tests.fixtures.controllers import CRDS, Running, until
+from tests.fixtures.controllers import CRDS, RBAC, Running, binding, until
 from tests.fixtures.hsm_log import Log
 from tests.fixtures.kube import KubeAPI, kube, rest
 from tests.fixtures.softhsm import PIN, SoftHSM, softhsm
@@ -36,6 +43,22 @@ __all__ = ["kube", "softhsm"]
 
 pytestmark = pytest.mark.softhsm
 NUMBERS = itertools.count(1)
+
+
+def _rule(group: str, resources: Sequence[str], verbs: str) -> dict[str, Any]:
+    return {"apiGroups": [group], "resources": list(resources), "verbs": verbs.split()}
+
+
+OURS: Final = [each.plural for each in HSM_KINDS]
+RULES: Final = [
+    _rule("attestation.itl.io", OURS, "get list watch patch"),
+    _rule("attestation.itl.io", [f"{each}/status" for each in OURS], "patch"),
+    _rule("cert-manager.io", ["certificaterequests"], "get list watch"),
+    _rule("cert-manager.io", ["certificaterequests/status"], "patch"),
+    _rule("events.k8s.io", ["events"], "create patch"),
+    _rule("coordination.k8s.io", ["leases"], "get create update"),
+]
+"""What the controller may do: §22; the page says the same."""
 APPLY: Final = {"Content-Type": "application/apply-patch+yaml"}
 
 
@@ -53,7 +76,7 @@ class Here:
         (pins / "pin").write_text(PIN)
         self.settings = HsmSettings(
             service_url="http://127.0.0.1:9",
-            kubeconfig=kube.kubeconfig("admin"),
+            kubeconfig=kube.kubeconfig("hsm"),
             namespace="default",
             identity=self.name,
             token_file=token,
@@ -148,7 +171,7 @@ class Here:
             self.say(name, "Approved")
         return name
 
-    def say(self, name: str, type_: str) -> None:
+    def say(self, name: str, type_: str, *, manager: str = "approver") -> None:
         """Decide on a request as its approver does."""
         condition = {"type": type_, "status": "True", "reason": "tests", "message": "said"}
         raw = {
@@ -157,7 +180,7 @@ class Here:
             "status": {"conditions": [condition | {"lastTransitionTime": "2026-11-26T12:00:00Z"}]},
         }
         place = f"{self.path(CERTIFICATE_REQUEST, name)}/status"
-        params = {"fieldManager": "approver", "force": "true"}
+        params = {"fieldManager": manager, "force": "true"}
         self.http.patch(place, json=raw, headers=APPLY, params=params).raise_for_status()
 
 
@@ -167,6 +190,13 @@ def here(kube: KubeAPI, softhsm: SoftHSM, tmp_path: Path) -> Iterator[Here]:
     with rest(kube) as http:
         for definition in (*crds.definitions(), CERTIFICATE_REQUESTS):
             answer = http.post(CRDS, json=definition)
+            assert answer.status_code in (201, 409), answer.text
+        role = {"metadata": {"name": "test-hsm"}, "rules": RULES}
+        for place, raw in (
+            (f"{RBAC}/clusterroles", role),
+            (f"{RBAC}/clusterrolebindings", binding("test-hsm", "test-hsm", "User", "attestation-hsm")),
+        ):
+            answer = http.post(place, json=raw)
             assert answer.status_code in (201, 409), answer.text
         here = Here(kube, http, softhsm, tmp_path)
         until(
@@ -305,3 +335,38 @@ def test_no_pin_is_told_anywhere(here: Here, capfd: pytest.CaptureFixture[str]) 
     for canary in (PIN, "canary-wrong-0815"):
         assert canary not in told
         assert canary not in said.out + said.err
+
+
+def test_a_foreign_condition_that_is_written_in_between_survives(here: Here) -> None:
+    """Server-side apply with our own manager: a merge patch would have replaced the whole list (§16)."""
+    name = here.request(here.name, approve=False)
+    here.stop()
+    here.say(name, "Approved")
+    raw = here.get(CERTIFICATE_REQUEST, name)
+    request = requests.read_request(raw)
+    status = {"type": "Ready", "status": "Unknown", "reason": "Initializing", "message": "seen"}
+    initialized = replace(request, conditions=(*request.conditions, status))
+    issuer = {
+        "metadata": {"name": here.name, "uid": "u", "generation": 1},
+        "status": {"conditions": [{"type": "Ready", "status": "True", "observedGeneration": 1}]},
+    }
+    issued = requests.Issued(certificate="leaf", ca="ca")
+    looked = requests.reconcile(initialized, issuer, at=datetime.now(UTC), outcome=issued)
+    here.say(name, "Foreign", manager="somebody")
+    [action] = looked.actions
+    assert isinstance(action, SetStatus)
+
+    async def apply() -> None:
+        cluster = KubernetesCluster(config_from(here.settings.kubeconfig))
+        try:
+            assert await cluster.apply_status(action.target, action.status, manager=action.manager)
+            # What is only a step is not written over what was said meanwhile.
+            with pytest.raises(ObjectChanged):
+                await cluster.apply_status(action.target, action.status, manager=action.manager, exact=True)
+        finally:
+            await cluster.aclose()
+
+    asyncio.run(apply())
+    found = here.get(CERTIFICATE_REQUEST, name)["status"]
+    assert {each["type"] for each in found["conditions"]} == {"Approved", "Foreign", "Ready"}
+    assert found["certificate"] == base64.b64encode(b"leaf").decode()

@@ -24,6 +24,7 @@ from attestation_operator.actions import (
     MergeStatus,
     PatchNode,
     PutCertificate,
+    SetFinalizers,
     SetStatus,
 )
 from attestation_operator.errors import (
@@ -105,6 +106,14 @@ def _condition(type_: str) -> dict[str, str]:
         (
             SetStatus(target=target(kind=NODE_ATTESTATION), manager="m", status={"x": 1}),  # type: ignore[arg-type]
             ("apply/m", {"x": 1}),
+        ),
+        (
+            SetStatus(target=target(kind=NODE_ATTESTATION), manager="m", status={"x": 1}, exact=True),  # type: ignore[arg-type]
+            ("apply/m@7", {"x": 1}),
+        ),
+        (
+            SetFinalizers(target=target(kind=NODE_ATTESTATION), finalizers=("a",)),  # type: ignore[arg-type]
+            ("merge/", {"metadata": {"finalizers": ["a"]}}),
         ),
     ],
     ids=lambda found: type(found).__name__,

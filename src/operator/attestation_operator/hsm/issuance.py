@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from pydantic import ValidationError
+
 from attestation.api.hsm import MAX_BATCH, HSMIssuedCertificate, HSMRequest, HSMReservedSerial, RequestKind
-from attestation.errors import AttestationError, Unavailable
+from attestation.errors import AttestationError, RequestRefused, Unavailable
 from attestation.pki.leaf import LeafContent, make_leaf
 from attestation.wire import b64decode, b64encode
 from attestation_operator.errors import IssuerBusy, NotRecorded
@@ -65,6 +67,16 @@ class Order:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
+    """An order with its CA, as the log is told of it, and who waits for the certificate."""
+
+    authority: Authority
+    order: Order
+    said: HSMRequest
+    done: asyncio.Future[bytes]
+
+
 OnThread = Callable[[Callable[[], Any]], Any]
 """Has something done that blocks; awaitable."""
 
@@ -80,7 +92,7 @@ class Issuance:
     def __init__(self, service: HSMService, on_thread: OnThread) -> None:
         self._service = service
         self._on_thread = on_thread
-        self._waiting: dict[str, deque[tuple[Authority, Order, asyncio.Future[bytes]]]] = {}
+        self._waiting: dict[str, deque[_Waiting]] = {}
         self._busy: dict[str, asyncio.Task[None]] = {}
 
     async def issue(self, authority: Authority, order: Order) -> bytes:
@@ -89,12 +101,17 @@ class Issuance:
         Raises:
             AttestationError: What hindered it; nothing was given to anybody.
         """
+        try:
+            said = order.wire
+        except ValidationError as e:
+            # One that cannot be written down must not take with it those that wait beside it.
+            raise RequestRefused("name-invalid", "a name that the log cannot keep") from e
         name = authority.issuer_id
         waiting = self._waiting.setdefault(name, deque())
         if len(waiting) >= MAX_WAITING:
             raise IssuerBusy(f"{len(waiting)} requests wait for this CA")
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        waiting.append((authority, order, done))
+        waiting.append(_Waiting(authority=authority, order=order, said=said, done=done))
         if name not in self._busy:
             self._busy[name] = asyncio.create_task(self._work(name), name=f"issuance {name}")
         return await done
@@ -105,52 +122,53 @@ class Issuance:
         try:
             while waiting:
                 batch = [waiting.popleft() for _ in range(min(len(waiting), MAX_BATCH))]
-                batch = [each for each in batch if not each[2].done()]
+                batch = [each for each in batch if not each.done.done()]
                 if batch:
                     await self._batch(batch)
         finally:
             del self._busy[name]
-            for _, _, done in waiting:
-                done.cancel()
+            for each in waiting:
+                each.done.cancel()
             waiting.clear()
 
-    async def _batch(self, batch: list[tuple[Authority, Order, asyncio.Future[bytes]]]) -> None:
+    async def _batch(self, batch: list[_Waiting]) -> None:
+        results: Sequence[bytes | Exception]
         try:
-            results = await self._issued([(authority, order) for authority, order, _ in batch])
-        except AttestationError as e:
+            results = await self._issued(batch)
+        except Exception as e:  # noqa: BLE001 -- the border of a batch: each who waits is told, and the next one goes on
             # One that the service refuses must not take the others with it.
-            if len(batch) > 1 and not isinstance(e, Unavailable):
+            if len(batch) > 1 and isinstance(e, AttestationError) and not isinstance(e, Unavailable):
                 for each in batch:
                     await self._batch([each])
                 return
             results = [e] * len(batch)
         except BaseException:
-            for _, _, done in batch:
-                done.cancel()
+            for each in batch:
+                each.done.cancel()
             raise
-        for (_, _, done), result in zip(batch, results, strict=True):
-            if done.done():
+        for each, result in zip(batch, results, strict=True):
+            if each.done.done():
                 continue
             if isinstance(result, bytes):
-                done.set_result(result)
+                each.done.set_result(result)
             else:
-                done.set_exception(result)
+                each.done.set_exception(result)
 
-    async def _issued(self, orders: list[tuple[Authority, Order]]) -> list[bytes | AttestationError]:
+    async def _issued(self, batch: list[_Waiting]) -> list[bytes | AttestationError]:
         """Return a certificate for each order, or what hindered it."""
-        issuer_id = orders[0][0].issuer_id
+        issuer_id = batch[0].authority.issuer_id
         # 1. Durable serial numbers; or what was issued for the same request before.
-        reserved = await self._service.reserve(issuer_id, [order.wire for _, order in orders])
+        reserved = await self._service.reserve(issuer_id, [each.said for each in batch])
         by_uid = {each.request_uid: each for each in reserved}
         # 2. Rehearsed, linted, signed once each: in one turn of the thread.
         results: list[bytes | AttestationError] = await self._on_thread(
-            lambda: [_certificate(authority, order, by_uid.get(order.uid)) for authority, order in orders]
+            lambda: [_certificate(each.authority, each.order, by_uid.get(each.order.uid)) for each in batch]
         )
         # 3. Written down before anybody has it.
         fresh = [
-            HSMIssuedCertificate(request_uid=order.uid, certificate=b64encode(result))
-            for (_, order), result in zip(orders, results, strict=True)
-            if isinstance(result, bytes) and by_uid[order.uid].certificate is None
+            HSMIssuedCertificate(request_uid=each.order.uid, certificate=b64encode(result))
+            for each, result in zip(batch, results, strict=True)
+            if isinstance(result, bytes) and by_uid[each.order.uid].certificate is None
         ]
         if fresh:
             recorded = {each.request_uid for each in await self._service.record(issuer_id, fresh)}

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from attestation_operator.settings import BoundSettings, LeaderSettings
 
@@ -19,6 +19,9 @@ _TPM: Final = re.compile(rf"({_NAME})=((?:device|unix):/[^,]+|tcp:[^,]+)")
 
 class HsmSettings(LeaderSettings, BoundSettings):
     """What is chosen for the controller of HSM issuers."""
+
+    workers: Annotated[int, Field(ge=1, le=64)] = 32
+    """How many objects are handled at the same time: those that wait for the same CA are one batch."""
 
     pkcs11_modules: str = ""
     """PKCS#11 modules that objects may name: `name=/path`, separated by commas. No object names a path."""

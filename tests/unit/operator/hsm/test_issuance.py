@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from cryptography import x509
 
-from attestation.errors import AttestationError, HSMDiffers, SignerUnavailable
+from attestation.errors import AttestationError, HSMDiffers, RequestRefused, SignerUnavailable
 from attestation.pki.leaf import LeafAsked, judge_leaf
 from attestation_operator.errors import ServiceAway
 from attestation_operator.hsm.issuance import Issuance, Order
@@ -146,3 +147,34 @@ def test_a_token_that_does_not_sign_fails_what_waits_and_not_what_comes() -> Non
         asyncio.run(Issuance(log, thread).issue(authority(), order()))
     thread.error = None
     assert asyncio.run(Issuance(log, thread).issue(authority(), order()))
+
+
+def test_what_the_log_cannot_keep_is_refused_before_it_waits_beside_others() -> None:
+    """A request of a stranger's takes no batch with it."""
+    log, thread = there(), Thread()
+
+    async def both() -> list[Any]:
+        issuance = Issuance(log, thread)
+        bad = replace(order("u-1"), name="")
+        orders = [issuance.issue(authority(), each) for each in (bad, order("u-2"))]
+        return await asyncio.gather(*orders, return_exceptions=True)
+
+    refused, made = asyncio.run(both())
+    assert isinstance(refused, RequestRefused)
+    assert isinstance(made, bytes)
+
+
+def test_a_fault_of_ours_ends_nobody_s_wait_unsaid() -> None:
+    """Whoever waits is told, as an error and not as being cancelled, and the next one is served."""
+    log, thread = there(), Thread()
+
+    async def two() -> list[Any]:
+        issuance = Issuance(log, thread)
+        thread.error = ZeroDivisionError("a fault")  # type: ignore[assignment]  # what nobody foresaw
+        first = await asyncio.gather(issuance.issue(authority(), order("u-1")), return_exceptions=True)
+        thread.error = None
+        return [*first, await issuance.issue(authority(), order("u-2"))]
+
+    first, second = asyncio.run(two())
+    assert isinstance(first, ZeroDivisionError)
+    assert isinstance(second, bytes)
