@@ -68,6 +68,7 @@ from attestation.errors import (
     BaseConfigInvalid,
     BodyTooComplex,
     BundleInvalid,
+    BundleRejected,
     CollateralInvalid,
     CSRInvalid,
     EKCertificateRejected,
@@ -109,6 +110,7 @@ from attestation.evidence import (
 )
 from attestation.evidence.nvidia_gpu import parse_measurements
 from attestation.keys import Binding, JWSRejected, KeySigner, statements
+from attestation.keys.provisioning import read_bundle, sign_bundle
 from attestation.keys.uri import parse_key_uri
 from attestation.machines.labels import parse_selector, told
 from attestation.machines.names import canonical_address, canonical_hostname, canonical_interface, names_of
@@ -208,6 +210,8 @@ from tests.fixtures.queries import CATALOG
 from tests.fixtures.query_corpus import INVALID, VALID
 from tests.unit.appraisal.node_csr_kit import AT as REQUESTED_AT
 from tests.unit.audit import log_kit
+from tests.unit.keys.test_provisioning import ADA, BY_ADA, BY_BOB, SIGNERS
+from tests.unit.keys.test_provisioning import TEXT as BUNDLE_TEXT
 from tests.unit.pki import leaf_kit
 from tests.unit.pki.certificate_kit import ca_of, leaf_key, pem_of, request_of
 from tests.unit.sealing import seal_kit
@@ -325,6 +329,16 @@ def leaf(data: bytes) -> None:
             refused = set()
             assert content.subject.rdns or content.alternative_names
         assert refused <= {*Refusal}
+
+
+def provisioning_bundle(data: bytes) -> None:
+    """`read_bundle`: what a listed key signed is a bundle that is written as it was read, or it is rejected."""
+    text, _, signature = data.partition(b"\n")
+    with contextlib.suppress(BundleRejected):
+        found = read_bundle(
+            text, (signature.decode("latin-1"), sign_bundle(text, ADA)), signers=SIGNERS, required=1
+        )
+        assert found.bundle.serialise() == text
 
 
 # ---------------------------------------------------------------- bodies
@@ -1749,6 +1763,11 @@ TARGETS: Final[dict[str, Target]] = {
     "node_csr": Target(node_csr_container, _node_requests, 8192),
     "leaf": Target(
         leaf, lambda: [*(each.csr_der for each in _GOOD_REQUESTS.values()), *_LEAF_REQUESTS], 2048
+    ),
+    "provisioning_bundle": Target(
+        provisioning_bundle,
+        lambda: [BUNDLE_TEXT + b"\n" + BY_ADA.encode(), BUNDLE_TEXT + b"\n" + BY_BOB.encode()],
+        8192,
     ),
     "requested_names": Target(requested, lambda: [each.csr_der for each in _GOOD_REQUESTS.values()], 2048),
     "key_certification": Target(ek_certification, _certifications, 2600),

@@ -36,6 +36,7 @@ CODES = {
     "CANotConfigured": "ca-not-configured",
     "CAChainInvalid": "ca-chain-invalid",
     "CSRInvalid": "csr-invalid",
+    "BundleRejected": "bundle-rejected",
     "CAInvalid": "ca-invalid",
     "RequestRefused": "request-refused",
     "CertificateNotConformant": "certificate-not-conformant",

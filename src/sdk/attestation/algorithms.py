@@ -210,6 +210,7 @@ class Use(StrEnum):
     WEBHOOK = "webhook"
     DEVICE_KEY = "device-key"
     WRAPPING = "wrapped-key"
+    PROVISIONING = "provisioning-bundle"
     PIN = "refused-pin"
     AUDIT_HASH = "audit-hash"
     AUDIT_NOTE = "audit-note"
@@ -619,6 +620,17 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                         "sha1",
                     ),
                     _transition("rsa-3072", why="PKCS #11 2.40 has no algorithm of CNSA 2.0 that unwraps"),
+                ),
+            ),
+            Entry(
+                use=Use.PROVISIONING,
+                title="bundles by which administrators hand a CA key to attested hardware",
+                algorithms=("ecdsa-p384", "ml-dsa-87", "sha384", "sha256"),
+                chooser=Chooser.DEPLOYMENT,
+                parameters="detached JWS: ES384 or ML-DSA-87; an issuer lists signers by digest",
+                exemptions=(
+                    _transition("ecdsa-p384", why="administrators' cards sign no ML-DSA yet"),
+                    _exempt(f"names a key or a bundle; {_FORMAT}", "sha256"),
                 ),
             ),
             Entry(

@@ -17,6 +17,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   │   ├── KeyCertificationRejected  KeyNotResident
     │   │   └── HardwareEvidenceRejected   a report or quote of confidential hardware, with every check that failed
     │   ├── EventLogRejected  IMALogRejected  ResultTokenRejected  SealRejected
+    │   ├── BundleRejected             nobody who may hand this CA key to this hardware did, or not now
     │   ├── EKCertificateRejected
     │   ├── EKTemplateRejected
     │   ├── AKAttributesRejected
@@ -249,6 +250,12 @@ class LogBroken(LogRejected):
     def __init__(self, message: str, *, entry_id: int | None = None) -> None:
         super().__init__(message)
         self.entry_id = entry_id
+
+
+class BundleRejected(NotAuthentic):
+    """A bundle with a CA key is not signed by those who may hand it over, or answers another question."""
+
+    code = "bundle-rejected"
 
 
 class EKCertificateRejected(NotAuthentic):

@@ -145,6 +145,33 @@ def b64decode(text: str, what: str, *, max_bytes: int = 1 << 20) -> bytes:
     return data
 
 
+def b64url_encode(data: bytes) -> str:
+    """Return base64url without padding, as JOSE has it (RFC 7515, 2)."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def b64url_decode(text: str, what: str, *, max_bytes: int = 1 << 20) -> bytes:
+    """Read base64url without padding, in its one form.
+
+    Args:
+        text: What was written.
+        what: Name of the field, for the error message.
+        max_bytes: Longest result allowed.
+
+    Raises:
+        MalformedEvidence: Not base64url, not canonical, or too long.
+    """
+    if len(text) > (max_bytes + 2) // 3 * 4:
+        raise MalformedEvidence(f"{what}: longer than {max_bytes} bytes")
+    try:
+        data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+    except ValueError as e:
+        raise MalformedEvidence(f"{what}: not base64url") from e
+    if len(data) > max_bytes or b64url_encode(data) != text:
+        raise MalformedEvidence(f"{what}: not base64url in its one form, or too long")
+    return data
+
+
 def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON, for `object_pairs_hook`; of a member named twice, which counts depends on the reader.
 
