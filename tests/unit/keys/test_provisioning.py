@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,11 +12,11 @@ from typing import Any, Final
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, mldsa, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.errors import BundleRejected, KeyUnsupported
-from attestation.keys import provisioning
 from attestation.keys.provisioning import (
     MAX_BUNDLE_BYTES,
     MAX_SIGNATURES,
@@ -72,6 +73,11 @@ def rejected(match_: str, call: Callable[[], Any]) -> None:
         call()
 
 
+def unread(match_: str, text: bytes, *signatures: str) -> None:
+    """Assert that a bundle is rejected before anything is compared."""
+    rejected(match_, lambda: read(text, *signatures))
+
+
 def test_what_was_signed_is_read() -> None:
     """By an elliptic curve and by a lattice; the digest names the text, the fingerprints who signed."""
     for key, signature in ((ADA, BY_ADA), (BOB, BY_BOB)):
@@ -88,7 +94,7 @@ def test_nobody_signed() -> None:
     rejected("does not list", lambda: read(TEXT, BY_ADA, sign_bundle(TEXT, EVE)))
     other = replace(BUNDLE, blob=b"c" * 584).serialise()
     for signature in (BY_ADA, BY_BOB):
-        rejected("does not verify", lambda signature=signature: read(other, signature))
+        unread("does not verify", other, signature)
     rejected("at least one", lambda: read(required=0))
 
 
@@ -111,9 +117,7 @@ def _forged(change: Callable[[dict[str, Any]], object]) -> str:
     header = json.loads(b64url_decode(BY_ADA.split(".")[0], "header"))
     change(header)
     text = b64url_encode(canonical_json(header))
-    r, s = provisioning.decode_dss_signature(
-        ADA.sign(f"{text}.{b64url_encode(TEXT)}".encode(), ec.ECDSA(hashes.SHA384()))
-    )
+    r, s = decode_dss_signature(ADA.sign(f"{text}.{b64url_encode(TEXT)}".encode(), ec.ECDSA(hashes.SHA384())))
     return f"{text}..{b64url_encode(r.to_bytes(48) + s.to_bytes(48))}"
 
 
@@ -141,9 +145,9 @@ def test_what_is_no_signature() -> None:
     """Not three parts, a payload inside, nothing that can be read, one of another length."""
     header, _, signature = BY_ADA.split(".")
     for text in ("", "a", f"{header}.{b64url_encode(TEXT)}.{signature}", f"{header}..{signature}."):
-        rejected("not a detached JWS", lambda text=text: read(TEXT, text))
+        unread("not a detached JWS", TEXT, text)
     for text in (f"!..{signature}", f"{header}..!", f"{b64url_encode(b'[]')}..{signature}", f"..{signature}"):
-        rejected("cannot be read", lambda text=text: read(TEXT, text))
+        unread("cannot be read", TEXT, text)
     rejected("does not verify", lambda: read(TEXT, f"{header}..AAAA"))
     for key in (ec.generate_private_key(ec.SECP256R1()), rsa.generate_private_key(65537, 2048)):
         with pytest.raises(KeyUnsupported):
@@ -185,7 +189,7 @@ def test_no_other_spelling_is_a_bundle() -> None:
     rejected("one form", lambda: signed(TEXT + b"\n"))
     rejected("one form", lambda: signed(json.dumps(json.loads(TEXT)).encode()))
     for text in (b"{", b"\xff", TEXT[:-1] + b',"v":1}', b"[]", b"[" * 20_000):
-        rejected("not", lambda text=text: signed(text))
+        unread("not", text, sign_bundle(text, ADA))
 
 
 @pytest.mark.parametrize(
@@ -209,13 +213,14 @@ def test_a_bundle_counts_for_a_time() -> None:
     end = BUNDLE.not_after
     assert match(read(), CASE, at=end) == BUNDLE
     for at in (AT - timedelta(seconds=1), end + timedelta(seconds=1)):
-        rejected("now", lambda at=at: match(read(), replace(CASE, expires_at=end + timedelta(days=1)), at=at))
+        with pytest.raises(BundleRejected, match="now"):
+            match(read(), replace(CASE, expires_at=end + timedelta(days=1)), at=at)
     rejected("longer", lambda: match(read(), replace(CASE, expires_at=end - timedelta(seconds=1)), at=AT))
 
 
 def test_the_ca_is_the_one_that_was_promised() -> None:
     """Where the issuer names its certificate."""
-    promised = provisioning.hashlib.sha256(b"leaf").digest()
+    promised = hashlib.sha256(b"leaf").digest()
     assert match(read(), replace(CASE, ca_certificate_sha256=promised), at=AT) == BUNDLE
     rejected("CA certificate", lambda: match(read(), replace(CASE, ca_certificate_sha256=b"x" * 32), at=AT))
 

@@ -32,7 +32,7 @@ from attestation.errors import BundleRejected, KeyUnsupported, MalformedEvidence
 from attestation.wire import b64decode, b64encode, b64url_decode, b64url_encode, canonical_json, named_once
 
 TYP: Final = "itl-hsm-bundle+json"
-SECRET_TYPE: Final = "attestation.itl.io/hsm-bundle"
+SECRET_TYPE: Final = "attestation.itl.io/hsm-bundle"  # noqa: S105 -- no secret: a type
 """Of the Kubernetes Secret that carries a bundle."""
 BUNDLE_KEY: Final = "bundle.json"
 SIGNATURES_KEY: Final = "bundle.jws"
@@ -248,16 +248,25 @@ def _signer(text: bytes, signature: str) -> str:
     except (MalformedEvidence, ValueError, KeyError, TypeError, RecursionError) as e:
         raise BundleRejected("a signature whose header or key cannot be read") from e
     try:
-        if isinstance(key, mldsa.MLDSA87PublicKey):
-            key.verify(given, _signed(parts[0], text))
-        else:
-            if len(given) != 2 * _COORDINATE_BYTES:
-                raise InvalidSignature
-            r, s = int.from_bytes(given[:_COORDINATE_BYTES]), int.from_bytes(given[_COORDINATE_BYTES:])
-            key.verify(encode_dss_signature(r, s), _signed(parts[0], text), ec.ECDSA(hashes.SHA384()))
+        _verify(key, given, _signed(parts[0], text))
     except InvalidSignature as e:
         raise BundleRejected("a signature that does not verify") from e
     return fingerprint(key)
+
+
+def _verify(key: PublicKey, given: bytes, signed: bytes) -> None:
+    """Verify a signature as JWS has it: of an elliptic curve r ‖ s.
+
+    Raises:
+        InvalidSignature: It is none.
+    """
+    if isinstance(key, mldsa.MLDSA87PublicKey):
+        key.verify(given, signed)
+        return
+    if len(given) != 2 * _COORDINATE_BYTES:
+        raise InvalidSignature
+    r, s = int.from_bytes(given[:_COORDINATE_BYTES]), int.from_bytes(given[_COORDINATE_BYTES:])
+    key.verify(encode_dss_signature(r, s), signed, ec.ECDSA(hashes.SHA384()))
 
 
 def _key(header: dict[str, Any]) -> PublicKey:
