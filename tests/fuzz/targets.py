@@ -106,6 +106,7 @@ from attestation.evidence import (
     key_certification,
     node_csr,
     sev_snp,
+    tcs_kmra,
     tpm_quote,
 )
 from attestation.evidence.nvidia_gpu import parse_measurements
@@ -123,6 +124,7 @@ from attestation.pki.profiles import ProfileName
 from attestation.pki.request import MAX_CSR_BYTES, parse_csr, read_request
 from attestation.pki.requested import requested_names
 from attestation.pki.usages import USAGES
+from attestation.quote import evidence_digest, key_fingerprint, parse_envelope
 from attestation.reference import compose, diff, identifier, parse_policy
 from attestation.reference.attestation_policy import BACKENDS, policy_of
 from attestation.reference.cel_rules import broken, compiled
@@ -210,10 +212,13 @@ from tests.fixtures.queries import CATALOG
 from tests.fixtures.query_corpus import INVALID, VALID
 from tests.unit.appraisal.node_csr_kit import AT as REQUESTED_AT
 from tests.unit.audit import log_kit
+from tests.unit.evidence.test_tcs_kmra import answer, nonce
 from tests.unit.keys.test_provisioning import ADA, BY_ADA, BY_BOB, SIGNERS
 from tests.unit.keys.test_provisioning import TEXT as BUNDLE_TEXT
 from tests.unit.pki import leaf_kit
 from tests.unit.pki.certificate_kit import ca_of, leaf_key, pem_of, request_of
+from tests.unit.quote.quote_kit import KINDS as QUOTE_KINDS
+from tests.unit.quote.quote_kit import spec as quote_spec
 from tests.unit.sealing import seal_kit
 from tests.vectors import OWN, SHARED, forge
 from tests.vectors import node_csr as requests
@@ -329,6 +334,23 @@ def leaf(data: bytes) -> None:
             refused = set()
             assert content.subject.rdns or content.alternative_names
         assert refused <= {*Refusal}
+
+
+def quote_envelope(data: bytes) -> None:
+    """`parse_envelope` of any JSON: an envelope whose digest and key have names, or the documented error."""
+    with contextlib.suppress(ValueError, RecursionError):
+        spec = json.loads(data)
+        with contextlib.suppress(MalformedEvidence):
+            found = parse_envelope(spec)
+            assert len(evidence_digest(found)) == len(key_fingerprint(found.spki)) == 48
+
+
+def tcs_kmra_answer(data: bytes) -> None:
+    """`tcs_kmra.parse`: the parts of what came, and a key or the documented error."""
+    with contextlib.suppress(MalformedEvidence):
+        found = tcs_kmra.parse(data)
+        assert data.endswith(found.exponent + found.modulus + found.quote)
+        assert found.spki
 
 
 def provisioning_bundle(data: bytes) -> None:
@@ -1764,6 +1786,10 @@ TARGETS: Final[dict[str, Target]] = {
     "leaf": Target(
         leaf, lambda: [*(each.csr_der for each in _GOOD_REQUESTS.values()), *_LEAF_REQUESTS], 2048
     ),
+    "quote_envelope": Target(
+        quote_envelope, lambda: [json.dumps(quote_spec(k)).encode() for k in QUOTE_KINDS], 16384
+    ),
+    "tcs_kmra": Target(tcs_kmra_answer, lambda: [answer(nonce())], 8192),
     "provisioning_bundle": Target(
         provisioning_bundle,
         lambda: [BUNDLE_TEXT + b"\n" + BY_ADA.encode(), BUNDLE_TEXT + b"\n" + BY_BOB.encode()],

@@ -33,6 +33,34 @@ def report_data(kind: str, nonce: bytes, owner: str, subject_spki: bytes = b"") 
     return hashlib.sha512(b"".join(map(lp, parts))).digest()
 
 
+def quote_binding(
+    kind: str, purpose: str, signer_uid: str, nonce: bytes, subject_spki: bytes, *, tpm: bool = False
+) -> bytes:
+    """Return what evidence of a QuoteAttestation is bound by, `itl-qa-v1` (HSM-AND-KUBERNETES §11).
+
+    64 bytes of SHA-512 for report data, 32 of SHA-256 for the qualifyingData of a TPM.
+
+    Args:
+        kind: `evidence.type`.
+        purpose: `KeyProvisioning` or `CsrAttestation`.
+        signer_uid: UID of the issuer that asks.
+        nonce: 32 bytes.
+        subject_spki: SubjectPublicKeyInfo, DER, of the bound key.
+        tpm: For a TPM.
+    """
+    subject = hashlib.sha384(subject_spki).digest()
+    parts = (
+        b"itl-quote-attestation/v1",
+        kind.encode(),
+        purpose.encode(),
+        signer_uid.encode(),
+        nonce,
+        subject,
+    )
+    said = b"".join(map(lp, parts))
+    return hashlib.sha256(said).digest() if tpm else hashlib.sha512(said).digest()
+
+
 def gpu_nonce(nonce: bytes) -> bytes:
     """Return the 32 bytes that a GPU is asked with."""
     return hashlib.sha256(lp(b"itl-gpu/v1") + lp(nonce)).digest()

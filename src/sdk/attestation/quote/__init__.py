@@ -1,0 +1,21 @@
+"""QuoteAttestations: evidence that one key lives in hardware, in one envelope, and its judgement."""
+
+from attestation.quote.appraise import (
+    TYPES,
+    QuoteCase,
+    QuoteResult,
+    appraise_quote,
+)
+from attestation.quote.envelope import Envelope, Purpose, evidence_digest, key_fingerprint, parse_envelope
+
+__all__ = [
+    "TYPES",
+    "Envelope",
+    "Purpose",
+    "QuoteCase",
+    "QuoteResult",
+    "appraise_quote",
+    "evidence_digest",
+    "key_fingerprint",
+    "parse_envelope",
+]

@@ -1,0 +1,114 @@
+"""Quotes of Intel's Trusted Certificate Issuer: read, judged, and of the lowest tier."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from dataclasses import replace
+from datetime import timedelta
+from functools import cache
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attestation.errors import ChallengeMismatch, MalformedEvidence
+from attestation.evidence import tcs_kmra
+from attestation.quote import QuoteResult, appraise_quote
+from attestation.results import Verdict
+from tests.unit.evidence.dcap_zoo import AT
+from tests.unit.quote.quote_kit import SPKI, case, envelope, evidence
+
+
+def nonce(age: timedelta = timedelta(), random: bytes = b"r" * 28) -> bytes:
+    """Return a nonce as the published code makes it."""
+    return random + struct.pack("<I", int((AT - age).timestamp()))
+
+
+@cache
+def numbers(bits: int = 3072) -> tuple[bytes, bytes]:
+    """Return exponent and modulus."""
+    found = rsa.generate_private_key(65537, bits).public_key().public_numbers()
+    return found.e.to_bytes(3), found.n.to_bytes(bits // 8)
+
+
+def answer(given_nonce: bytes, *, exponent: bytes | None = None, modulus: bytes | None = None) -> bytes:
+    """Return an answer of an enclave."""
+    e, n = exponent or numbers()[0], modulus or numbers()[1]
+    bare = tcs_kmra.UnverifiedAnswer(exponent=e, modulus=n, quote=b"")
+    quote = evidence("sgx", tcs_kmra.report_data(bare, given_nonce))
+    return struct.pack("<QQ", len(e), len(n)) + e + n + quote
+
+
+def judged(data: bytes, given_nonce: bytes, *, spki: bytes | None = None) -> QuoteResult:
+    """Judge an answer under the policy of the kit."""
+    kind = "tcs-kmra-v1"
+    asked = replace(
+        envelope(data=data),
+        evidence_type=kind,
+        scheme=kind,
+        hash_name="sha256",
+        nonce=given_nonce,
+        spki=spki or tcs_kmra.parse(data).spki,
+    )
+    return appraise_quote(asked, replace(case("sgx", nonce=given_nonce), evidence_type=kind), AT)
+
+
+def test_an_answer_is_read_and_judged() -> None:
+    """Verified as an enclave is, and of the tier that says that nothing else was bound."""
+    result = judged(answer(nonce()), nonce())
+    assert (result.verdict, result.tier) == (Verdict.VERIFIED, "compat")
+    assert len(tcs_kmra.report_data(tcs_kmra.parse(answer(nonce())), nonce())) == 64
+
+
+def test_answers_that_prove_nothing() -> None:
+    """About another key, over another nonce; constant, old or future nonces, though the quote is over them."""
+    assert judged(answer(nonce()), nonce(), spki=SPKI).verdict is Verdict.FAILED
+    assert judged(answer(nonce()), nonce(timedelta(seconds=1))).verdict is Verdict.FAILED
+    for stale in (bytes(range(32)), nonce(timedelta(hours=25)), nonce(timedelta(seconds=-1))):
+        assert judged(answer(stale), stale).verdict is Verdict.FAILED
+
+
+def test_which_nonces_are_fresh() -> None:
+    """Of the last 24 hours; the variant without one is refused, and so is the constant at its own time."""
+    for good in (nonce(), nonce(tcs_kmra.MAX_AGE)):
+        tcs_kmra.check_nonce(good, at=AT)
+    for bad, match in (
+        (b"", "variant without"),
+        (nonce() + b"x", "variant without"),
+        (bytes(range(32)), "constant"),
+        (nonce(tcs_kmra.MAX_AGE + timedelta(seconds=1)), "a nonce of"),
+        (nonce(timedelta(seconds=-1)), "a nonce of"),
+    ):
+        with pytest.raises(ChallengeMismatch, match=match):
+            tcs_kmra.check_nonce(bad, at=AT)
+
+
+def test_what_is_no_answer() -> None:
+    """Other lengths, no quote behind the key, numbers that are no key."""
+    good = answer(nonce())
+    for data in (
+        b"",
+        good[:16],
+        good[: 16 + 3 + 384],
+        struct.pack("<QQ", 0, 384) + good[16:],
+        struct.pack("<QQ", 9, 384) + good[16:],
+        struct.pack("<QQ", 3, 256) + good[16:],
+        struct.pack(">QQ", 3, 384) + good[16:],
+    ):
+        with pytest.raises(MalformedEvidence):
+            tcs_kmra.parse(data)
+    with pytest.raises(MalformedEvidence, match="no RSA key"):
+        _ = tcs_kmra.parse(answer(nonce(), exponent=b"\x00")).spki
+
+
+@given(
+    st.binary(max_size=600), st.sampled_from([b"", struct.pack("<QQ", 3, 384), struct.pack("<QQ", 1, 512)])
+)
+def test_parsing_fails_in_one_way_only(data: bytes, head: bytes) -> None:
+    """Whatever arrives: an answer of these parts, or MalformedEvidence."""
+    with contextlib.suppress(MalformedEvidence):
+        found = tcs_kmra.parse(head + data)
+        assert found.exponent + found.modulus + found.quote == (head + data)[16:]
+        assert found.spki
