@@ -14,6 +14,8 @@ from attestation.wire import (
     Reader,
     b64decode,
     b64encode,
+    b64url_decode,
+    b64url_encode,
     canonical_json,
     der_of,
     hexdecode,
@@ -247,3 +249,17 @@ def test_an_envelope_signs_its_type_and_lengths() -> None:
     assert pae("http://example.com/HelloWorld", b"hello world") == (
         b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
     )
+
+
+def test_base64url_has_one_form() -> None:
+    """Without padding; another alphabet, white space, padding, spare bits and what is too long are refused."""
+    for data in (b"", b"a", b"ab", b"abc", b"\xff\xfe\xfd\xfc"):
+        assert b64url_decode(b64url_encode(data), "x") == data
+    assert b64url_encode(b"\xff\xfe\xfd\xfc") == "__79_A"
+    for text in ("YQ==", "YR", "+/", "Y Q", "Y", "é"):
+        with pytest.raises(MalformedEvidence, match="x: not base64url"):
+            b64url_decode(text, "x")
+    assert b64url_decode("YWE", "x", max_bytes=2) == b"aa"
+    for text in ("YWFh", "YWFhYQ"):
+        with pytest.raises(MalformedEvidence, match="long"):
+            b64url_decode(text, "x", max_bytes=2)

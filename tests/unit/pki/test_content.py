@@ -220,6 +220,7 @@ def test_units_are_the_roles_and_the_duties() -> None:
 def test_every_name_has_a_profile() -> None:
     """And no profile says more than one thing."""
     assert set(PROFILES) == set(ProfileName)
+    assert ca_of("ecdsa-p384").content.profile_name == "ca"
     for name, profile in PROFILES.items():
         assert profile.name is name
         assert profile.is_ca == ("key_cert_sign" in profile.key_usage) == (profile.path_length is not None)
