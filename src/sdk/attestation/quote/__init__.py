@@ -7,6 +7,7 @@ from attestation.quote.appraise import (
     appraise_quote,
 )
 from attestation.quote.envelope import Envelope, Purpose, evidence_digest, key_fingerprint, parse_envelope
+from attestation.quote.handing import wrap_for
 
 __all__ = [
     "TYPES",
@@ -18,4 +19,5 @@ __all__ = [
     "evidence_digest",
     "key_fingerprint",
     "parse_envelope",
+    "wrap_for",
 ]
