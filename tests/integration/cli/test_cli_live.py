@@ -40,6 +40,10 @@ FOR_OTHER_CLIENTS = {
     "/api/v1/policies/schema": "editors; `policy validate` has the rules with it",
     "/api/v1/machines/{machine_id}/results/{result_id}/ima-log": "tools that read measurement lists",
     "/api/v1/trust/certificates/{sha256}": "programs; `trust list` has all of them",
+    "/api/v1/hsm/issuers": "`hsm list`, of the operator's distribution: tests/unit/operator/hsm/test_commands.py",
+    "/api/v1/hsm/issuers/{issuer_id}/certificates": "`hsm certificates`, likewise",
+    "/api/v1/hsm/certificates/{serial}/revoke": "`hsm revoke`, likewise",
+    "/api/v1/hsm/quote-attestations": "who looks for evidence; its objects say the same in their cluster",
     "/api/v1/runs/{uid}/bundle": "`run bundle`, of the operator's distribution: tests/integration/kubernetes",
 }
 """Who reads what no command does."""

@@ -12,7 +12,7 @@ def test_help_waits_for_nothing_that_talks_to_kubernetes() -> None:
     """What a command needs is imported when it runs."""
     code = (
         "import sys\n"
-        "from attestation_operator.commands import run, schedule\n"
+        "from attestation_operator.commands import hsm, run, schedule\n"
         f"print(*(name for name in {HEAVY!r} if name in sys.modules))"
     )
     done = subprocess.run(

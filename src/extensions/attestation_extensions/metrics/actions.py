@@ -14,7 +14,8 @@ _CORE: Final = """
     break_glass ca_created ca_rotate cert_held cert_issued cert_refused cert_released cert_revoked cert_voided
     checkpoint_refused collateral_import collateral_refresh config_delivered database_accepted database_backed_up
     database_bound delete denied directive_ack export extension_retry heartbeat_missed heartbeat_resumed
-    hsm_certificate_issued hsm_certificate_revoked hsm_certificate_void hsm_issuer_registered
+    hsm_certificate_issued hsm_certificate_revoked hsm_certificate_void hsm_issuer_registered hsm_key_step
+    hsm_quote_judged
     key_refused
     label lock node_csr_approved node_csr_denied offline_bundle pending_displaced pending_purged policy_assign
     policy_create policy_learn policy_unassign query query_delete query_save query_take_over redeliver register

@@ -250,7 +250,7 @@ class QuoteCheck(Wire):
     """One check."""
 
     name: str
-    outcome: Literal["pass", "fail", "indeterminate"]
+    outcome: Literal["pass", "fail", "indeterminate", "note"]
     detail: str = ""
 
 
