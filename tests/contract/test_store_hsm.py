@@ -172,20 +172,20 @@ def test_a_nonce_is_one_quote_s_and_one_bundle_s(store: Store) -> None:
                      issued_at=NOW, expires_at=NOW + HOUR)  # fmt: skip
 
     def work(tx: Tx) -> HSMNonce | None:
-        tx.hsm.issue_nonce(nonce)
-        tx.hsm.issue_nonce(replace(nonce, nonce_sha256="late"))
+        tx.hsm_quotes.issue(nonce)
+        tx.hsm_quotes.issue(replace(nonce, nonce_sha256="late"))
         for _ in range(2):
-            tx.hsm.claim_nonce("n", "q")
-            tx.hsm.spend_nonce("n", "b", NOW)
+            tx.hsm_quotes.claim("n", "q")
+            tx.hsm_quotes.spend("n", "b", NOW)
         with pytest.raises(ChallengeUsed):
-            tx.hsm.claim_nonce("n", "other")
+            tx.hsm_quotes.claim("n", "other")
         with pytest.raises(ChallengeUsed):
-            tx.hsm.spend_nonce("n", "other", NOW)
+            tx.hsm_quotes.spend("n", "other", NOW)
         with pytest.raises(ChallengeExpired):
-            tx.hsm.spend_nonce("late", "b", NOW + HOUR)
+            tx.hsm_quotes.spend("late", "b", NOW + HOUR)
         with pytest.raises(ChallengeUnknown):
-            tx.hsm.spend_nonce("never", "b", NOW)
-        return tx.hsm.nonce("n")
+            tx.hsm_quotes.spend("never", "b", NOW)
+        return tx.hsm_quotes.nonce("n")
 
     assert store.write_sync(work) == replace(nonce, quote_uid="q", used_at=NOW, used_by="b")
 
@@ -198,13 +198,13 @@ def test_a_verdict_is_final_unless_it_is_none(store: Store) -> None:
 
     def work(tx: Tx) -> tuple[list[bool], HSMQuote | None]:
         found = [
-            tx.hsm.add_quote(quote),
-            tx.hsm.add_quote(replace(quote, verdict="verified")),
-            tx.hsm.judged("default", "q", "failed", '{"x": 1}'),
-            tx.hsm.judged("default", "q", "verified", "{}"),
+            tx.hsm_quotes.add(quote),
+            tx.hsm_quotes.add(replace(quote, verdict="verified")),
+            tx.hsm_quotes.judged("default", "q", "failed", '{"x": 1}'),
+            tx.hsm_quotes.judged("default", "q", "verified", "{}"),
         ]
-        tx.hsm.stepped("default", "q", "[1]", "loaded")
-        return found, tx.hsm.quote("default", "q")
+        tx.hsm_quotes.stepped("default", "q", "[1]", "loaded")
+        return found, tx.hsm_quotes.get("default", "q")
 
     found, row = store.write_sync(work)
     assert found == [True, False, True, False]
@@ -232,7 +232,7 @@ def test_pages_are_newest_first(store: Store) -> None:
     assert [each.serial[-1] for each in every.items] == ["3", "2", "1"]
     assert [each.serial[-1] for each in void.items] == ["2"]
     with pytest.raises(RequestInvalid):
-        store.read_sync(lambda tx: tx.hsm.quotes(page.next_cursor, 1))
+        store.read_sync(lambda tx: tx.hsm_quotes.page(page.next_cursor, 1))
 
 
 def test_what_ended_long_ago_goes(store: Store) -> None:
@@ -243,7 +243,7 @@ def test_what_ended_long_ago_goes(store: Store) -> None:
         for number, end in ((1, NOW), (2, NOW), (3, NOW + 9 * HOUR)):
             tx.hsm.reserve(certificate(number, not_after=end))
         tx.hsm.void(certificate(1), "why", NOW)
-        gone = tx.hsm.purge(NOW + HOUR, NOW, 10)
+        gone = tx.hsm.purge(NOW + HOUR, 10)
         return gone, [each.serial[-1] for each in tx.hsm.certificates("a" * 16, None, None, 9).items]
 
     assert store.write_sync(work) == (1, ["3", "2"])

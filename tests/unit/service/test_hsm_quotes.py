@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from attestation.quote import Envelope, QuoteCase, QuoteResult
-from attestation.results import Check, Verdict
+from attestation.results import Check, Outcome, Verdict
 from attestation.wire import b64decode, b64encode
 from attestation_service.hsm import quotes
 from tests.unit.service import hsm_requests as hsm
@@ -34,14 +34,14 @@ class Judge:
     def __call__(self, envelope: Envelope, case: QuoteCase, at: Any) -> QuoteResult:
         """Return the verdict."""
         self.cases.append(case)
-        outcome = {
+        outcomes: dict[Verdict, Outcome] = {
             Verdict.VERIFIED: CHECK.passed(),
             Verdict.FAILED: CHECK.failed("one value", "another"),
             Verdict.INDETERMINATE: CHECK.undecided("no collateral"),
-        }[self.verdict]
+        }
         return QuoteResult(
             verdict=self.verdict,
-            outcomes=(outcome,),
+            outcomes=(outcomes[self.verdict],),
             claims={"mrenclave": "ab"},
             evidence_digest=b"\1" * 48,
             bound_key_fingerprint=b"\2" * 48,

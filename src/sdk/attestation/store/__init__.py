@@ -22,16 +22,8 @@ from attestation.store.chores import Chore
 from attestation.store.collateral import StoredCollateral
 from attestation.store.grants import grant
 from attestation.store.handovers import DeadLetter, Waiting
-from attestation.store.hsm import (
-    HSMCertificate,
-    HSMCertificateState,
-    HSMDelegate,
-    HSMIssuer,
-    HSMNonce,
-    HSMQuote,
-    HSMStep,
-    HSMVerdict,
-)
+from attestation.store.hsm import HSMCertificate, HSMCertificateState, HSMDelegate, HSMIssuer
+from attestation.store.hsm_quotes import HSMNonce, HSMQuote, HSMStep, HSMVerdict
 from attestation.store.identity import DatabaseIdentity
 from attestation.store.issuances import (
     Issuance,

@@ -1,4 +1,4 @@
-"""CA keys on tokens of a cluster: what they signed and revoked, their lists, and the evidence that gave them.
+"""CA keys on tokens of a cluster: what they signed and revoked, their lists, and who answers for them.
 
     reserved ──► issued ──► revoked
         └──────► void
@@ -15,10 +15,9 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Literal
 
-from sqlalchemy import and_, bindparam, delete, insert, or_, select, text, update
+from sqlalchemy import and_, bindparam, delete, select, text, update
 
 from attestation.clock import from_micros, to_micros
-from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed
 from attestation.store.codec import binds, codec
 from attestation.store.issuances import ListedCertificate, RevocationReason
 from attestation.store.issuers import StoredCRL
@@ -32,8 +31,6 @@ from attestation.store.tables import (
     HSMCRLRow,
     HSMDelegateRow,
     HSMIssuerRow,
-    HSMNonceRow,
-    HSMQuoteRow,
     table_of,
 )
 
@@ -41,16 +38,11 @@ _I = table_of(HSMIssuerRow)
 _T = table_of(HSMCertificateRow)
 _L = table_of(HSMCRLRow)
 _D = table_of(HSMDelegateRow)
-_N = table_of(HSMNonceRow)
-_Q = table_of(HSMQuoteRow)
 
 HSMIssuerKind = Literal["HsmIssuer", "HsmClusterIssuer"]
 HSMRequestKind = Literal["CertificateRequest", "CertificateSigningRequest", "HsmCertificate"]
 HSMKeyOrigin = Literal["generated", "provisioned", "tpm", "file"]
 HSMCertificateState = Literal["reserved", "issued", "revoked", "void"]
-HSMPurpose = Literal["KeyProvisioning", "CsrAttestation"]
-HSMVerdict = Literal["verified", "failed", "indeterminate"]
-HSMStep = Literal["accepted", "bundle-accepted", "bundle-rejected", "loaded", "failed", "expired"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,80 +176,10 @@ class HSMDelegate:
     not_after: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HSMNonce:
-    """A nonce of evidence.
-
-    Args:
-        nonce_sha256: Of its 32 bytes, hex.
-        cluster_id: In which cluster.
-        signer_uid: For which issuer.
-        purpose: And for what.
-        issued_at: When.
-        expires_at: From this instant on it is no good.
-        quote_uid: Which QuoteAttestation has it, or None.
-        used_at: When it was spent, or None.
-        used_by: SHA-256 of the bundle that spent it, hex, or None.
-    """
-
-    nonce_sha256: str
-    cluster_id: str
-    signer_uid: str
-    purpose: HSMPurpose
-    issued_at: datetime
-    expires_at: datetime
-    quote_uid: str | None = None
-    used_at: datetime | None = None
-    used_by: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HSMQuote:
-    """A QuoteAttestation.
-
-    Args:
-        cluster_id: In which cluster.
-        uid: `metadata.uid`; unique in the cluster.
-        namespace: Of its object.
-        name: Of its object.
-        content_sha256: Over everything that its controller said, hex.
-        spec: The envelope, canonical JSON.
-        purpose: Of the envelope.
-        signer_uid: Whose key shall be wrapped.
-        evidence_type: Of the envelope.
-        nonce_sha256: Of its nonce.
-        received_at: When it came first.
-        expires_at: From then on nothing follows from it.
-        verdict: What was found.
-        result: All that was found, JSON.
-        steps: What became of the key, a JSON list.
-        last_step: The newest of them, or None.
-    """
-
-    cluster_id: str
-    uid: str
-    namespace: str
-    name: str
-    content_sha256: str
-    spec: str
-    purpose: HSMPurpose
-    signer_uid: str
-    evidence_type: str
-    nonce_sha256: str
-    received_at: datetime
-    expires_at: datetime
-    verdict: HSMVerdict
-    result: str
-    steps: str = "[]"
-    last_step: HSMStep | None = None
-
-
 _ISSUER = codec(HSMIssuer, _I.c, besides=("id",))
 _CERTIFICATE = codec(HSMCertificate, _T.c, besides=("id",))
 _CRL = codec(StoredCRL, _L.c)
 _DELEGATE = codec(HSMDelegate, _D.c)
-_NONCE = codec(HSMNonce, _N.c)
-_QUOTE = codec(HSMQuote, _Q.c, besides=("id",))
 
 _REGISTER = Prepared(lambda insert: insert(_I).values(binds(_I.c, "id")).on_conflict_do_nothing())
 _ISSUER_OF = Prepared(select(_I).where(_I.c.issuer_id == bindparam("of_issuer")))
@@ -400,60 +322,6 @@ _PUT_DELEGATE = Prepared(
 )
 _DROP_DELEGATE = Prepared(
     delete(_D).where(_D.c.issuer_id == bindparam("of_issuer"), _D.c.state == bindparam("of_state"))
-)
-
-_ISSUE_NONCE = Prepared(insert(_N).values(binds(_N.c)))
-_NONCE_OF = Prepared(select(_N).where(_N.c.nonce_sha256 == bindparam("of_nonce")))
-_CLAIM = Prepared(
-    update(_N)
-    .where(
-        _N.c.nonce_sha256 == bindparam("of_nonce"),
-        or_(_N.c.quote_uid.is_(None), _N.c.quote_uid == bindparam("by_quote")),
-    )
-    .values(quote_uid=bindparam("by_quote"))
-)
-_SPEND = Prepared(
-    update(_N)
-    .where(
-        _N.c.nonce_sha256 == bindparam("of_nonce"),
-        _N.c.expires_at > bindparam("at"),
-        or_(_N.c.used_at.is_(None), _N.c.used_by == bindparam("by_bundle")),
-    )
-    .values(used_at=bindparam("at"), used_by=bindparam("by_bundle"))
-)
-_PURGE_NONCES = Prepared(
-    delete(_N).where(
-        _N.c.nonce_sha256.in_(
-            select(_N.c.nonce_sha256).where(_N.c.expires_at < bindparam("before")).limit(bindparam("rows"))
-        )
-    )
-)
-
-_ADD_QUOTE = Prepared(lambda insert: insert(_Q).values(binds(_Q.c, "id")).on_conflict_do_nothing())
-_QUOTE_OF = Prepared(
-    select(_Q).where(_Q.c.cluster_id == bindparam("of_cluster"), _Q.c.uid == bindparam("of_uid"))
-)
-_JUDGED = Prepared(
-    update(_Q)
-    .where(
-        _Q.c.cluster_id == bindparam("of_cluster"),
-        _Q.c.uid == bindparam("of_uid"),
-        _Q.c.verdict == "indeterminate",
-    )
-    .values(verdict=bindparam("found"), result=bindparam("with_result"))
-)
-_STEPPED = Prepared(
-    update(_Q)
-    .where(_Q.c.cluster_id == bindparam("of_cluster"), _Q.c.uid == bindparam("of_uid"))
-    .values(steps=bindparam("all_steps"), last_step=bindparam("newest"))
-)
-_QUOTES = Prepared(
-    select(_Q).where(_Q.c.id < bindparam("before")).order_by(_Q.c.id.desc()).limit(bindparam("rows"))
-)
-_PURGE_QUOTES = Prepared(
-    delete(_Q).where(
-        _Q.c.id.in_(select(_Q.c.id).where(_Q.c.expires_at < bindparam("before")).limit(bindparam("rows")))
-    )
 )
 
 
@@ -624,74 +492,6 @@ class HSM:
         if made.state == "active":
             self._sql.do(_DROP_DELEGATE, of_issuer=made.issuer_id, of_state="pending")
 
-    # Nonces
-
-    def issue_nonce(self, nonce: HSMNonce) -> None:
-        """Store a new nonce."""
-        self._sql.do(_ISSUE_NONCE, **_NONCE.encode(nonce))
-
-    def nonce(self, nonce_sha256: str) -> HSMNonce | None:
-        """Return a nonce, used or not, or None."""
-        return _NONCE.one(self._sql.row(_NONCE_OF, of_nonce=nonce_sha256))
-
-    def claim_nonce(self, nonce_sha256: str, quote_uid: str) -> None:
-        """Give a nonce to one QuoteAttestation.
-
-        Raises:
-            ChallengeUsed: Another one has it.
-        """
-        if not self._sql.run(_CLAIM, of_nonce=nonce_sha256, by_quote=quote_uid):
-            raise ChallengeUsed("the nonce is another QuoteAttestation's")
-
-    def spend_nonce(self, nonce_sha256: str, bundle_sha256: str, at: datetime) -> None:
-        """Spend a nonce for one bundle: of any number of racers with others exactly one returns.
-
-        Raises:
-            ChallengeUnknown: No such nonce is kept.
-            ChallengeUsed: Another bundle spent it.
-            ChallengeExpired: It was not spent in time.
-        """
-        if self._sql.run(_SPEND, of_nonce=nonce_sha256, by_bundle=bundle_sha256, at=to_micros(at)):
-            return
-        found = self.nonce(nonce_sha256)
-        if found is None:
-            raise ChallengeUnknown("no such nonce is kept")
-        if found.used_at is not None:
-            raise ChallengeUsed("the nonce was spent by another bundle")
-        raise ChallengeExpired("the nonce was not spent in time")
-
-    # QuoteAttestations
-
-    def add_quote(self, quote: HSMQuote) -> bool:
-        """Write down a judged QuoteAttestation; False where one is under its UID, which then stays."""
-        return self._sql.run(_ADD_QUOTE, **_QUOTE.encode(quote)) == 1
-
-    def quote(self, cluster_id: str, uid: str) -> HSMQuote | None:
-        """Return the QuoteAttestation of that UID in a cluster, or None."""
-        return _QUOTE.one(self._sql.row(_QUOTE_OF, of_cluster=cluster_id, of_uid=uid))
-
-    def judged(self, cluster_id: str, uid: str, verdict: HSMVerdict, result: str) -> bool:
-        """Write down what was found where nothing could be before; False where something was."""
-        changed = self._sql.run(_JUDGED, of_cluster=cluster_id, of_uid=uid, found=verdict, with_result=result)
-        return changed == 1
-
-    def stepped(self, cluster_id: str, uid: str, steps: str, newest: HSMStep) -> None:
-        """Write down what became of the key."""
-        self._sql.do(_STEPPED, of_cluster=cluster_id, of_uid=uid, all_steps=steps, newest=newest)
-
-    def quotes(self, cursor: str | None, limit: int) -> Page[HSMQuote]:
-        """Return QuoteAttestations of all clusters, newest first.
-
-        Raises:
-            RequestInvalid: A cursor or limit that cannot be.
-        """
-        kind = "hsm-quotes"
-        rows = self._sql.rows(_QUOTES, before=before_id(kind, cursor), rows=checked_limit(limit) + 1)
-        return page_of(kind, rows, limit, _QUOTE.decode)
-
-    def purge(self, certificates_before: datetime, others_before: datetime, limit: int) -> int:
-        """Delete up to *limit* certificates that ended, nonces and QuoteAttestations that expired, each before."""
-        gone = self._sql.run(_PURGE_CERTIFICATES, before=to_micros(certificates_before), rows=limit)
-        for statement in (_PURGE_NONCES, _PURGE_QUOTES):
-            gone = max(gone, self._sql.run(statement, before=to_micros(others_before), rows=limit))
-        return gone
+    def purge(self, before: datetime, limit: int) -> int:
+        """Delete up to *limit* certificates that ended before *before*; return how many."""
+        return self._sql.run(_PURGE_CERTIFICATES, before=to_micros(before), rows=limit)

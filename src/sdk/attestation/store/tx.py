@@ -20,6 +20,7 @@ from attestation.store.chores import Chores
 from attestation.store.collateral import CollateralItems
 from attestation.store.handovers import Handovers
 from attestation.store.hsm import HSM
+from attestation.store.hsm_quotes import HSMQuotes
 from attestation.store.identities import Identities
 from attestation.store.identity import Identity
 from attestation.store.issuances import Issuances
@@ -76,6 +77,7 @@ class Tx:
         "ek_certificates",
         "handovers",
         "hsm",
+        "hsm_quotes",
         "identities",
         "identity",
         "issuances",
@@ -115,6 +117,7 @@ class Tx:
         self.outbox = Outbox(sql)
         self.handovers = Handovers(sql)
         self.hsm = HSM(sql)
+        self.hsm_quotes = HSMQuotes(sql)
         self.acts = Acts(sql)
         self.allow_list = AllowList(sql)
         self.approvals = Approvals(sql)

@@ -45,7 +45,7 @@ async def issue(request: HSMNonceRequest, *, res: Res, who: ControllerDep) -> Sh
             if seconds is not None:
                 raise RateLimited("too many nonces of this cluster", retry_after_seconds=seconds)
             tx.rate_limits.take(counted, at, ISSUED)
-        tx.hsm.issue_nonce(row)
+        tx.hsm_quotes.issue(row)
 
     await res.store.write(work)
     return Shown(nonce=b64encode(nonce), expires_at=row.expires_at)

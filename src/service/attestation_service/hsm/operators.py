@@ -107,7 +107,7 @@ async def quote_attestations(cursor: Cursor = None, limit: Limit = 50, *, res: R
     Raises:
         RequestInvalid: A cursor that cannot be.
     """
-    page = await res.store.scan(lambda tx: tx.hsm.quotes(cursor, limit))
+    page = await res.store.scan(lambda tx: tx.hsm_quotes.page(cursor, limit))
     return QuoteAttestationPage(items=list(map(_quote, page.items)), next_cursor=page.next_cursor)
 
 

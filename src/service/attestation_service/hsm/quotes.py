@@ -126,7 +126,7 @@ async def step(uid: QuoteUID, request: QuoteStep, *, res: Res, who: ControllerDe
     said = request.model_dump(mode="json")
 
     def work(tx: Tx) -> str:
-        row = tx.hsm.quote(who.cluster.cluster_id, uid)
+        row = tx.hsm_quotes.get(who.cluster.cluster_id, uid)
         if row is None:
             raise HSMQuoteUnknown("no such QuoteAttestation of this cluster, or it is kept no longer")
         steps = json.loads(row.steps)
@@ -136,7 +136,7 @@ async def step(uid: QuoteUID, request: QuoteStep, *, res: Res, who: ControllerDe
         _demand_follows(row, request, steps, at)
         if request.step == "bundle-accepted":
             assert request.bundle_sha256 is not None
-            tx.hsm.spend_nonce(row.nonce_sha256, request.bundle_sha256, at)
+            tx.hsm_quotes.spend(row.nonce_sha256, request.bundle_sha256, at)
         told = f"QuoteAttestation {row.namespace}/{row.name} ({uid}) for {row.signer_uid}: {request.step}"
         if request.bundle_sha256:
             told += f", bundle {request.bundle_sha256} by {', '.join(request.signers) or 'nobody'}"
@@ -144,7 +144,7 @@ async def step(uid: QuoteUID, request: QuoteStep, *, res: Res, who: ControllerDe
             told += f"; {request.detail}"
         entry = tx.audit.append(who.event("hsm_key_step", detail=told), at)
         steps.append({"said": said, "entry": entry.entry_hash})
-        tx.hsm.stepped(who.cluster.cluster_id, uid, json.dumps(steps), request.step)
+        tx.hsm_quotes.stepped(who.cluster.cluster_id, uid, json.dumps(steps), request.step)
         return entry.entry_hash
 
     return QuoteStepRecorded(audit_entry_hash=await res.store.write(work))
@@ -197,7 +197,7 @@ def _load(
     known = _known(tx, uid, said, who)
     if known is not None:
         return known, _case(tx, envelope, spec, Purpose(known.purpose), known.signer_uid, res)
-    nonce = tx.hsm.nonce(digest_of(envelope.nonce))
+    nonce = tx.hsm_quotes.nonce(digest_of(envelope.nonce))
     # 1. Ours, and of this cluster: else the evidence is fresh for somebody else.
     if nonce is None or nonce.cluster_id != who.cluster.cluster_id:
         raise ChallengeUnknown("no such nonce was given out in this cluster")
@@ -208,7 +208,7 @@ def _load(
 
 
 def _known(tx: Tx, uid: str, said: str, who: Controller) -> HSMQuote | None:
-    known = tx.hsm.quote(who.cluster.cluster_id, uid)
+    known = tx.hsm_quotes.get(who.cluster.cluster_id, uid)
     if known is not None and known.content_sha256 != said:
         raise HSMDiffers("another QuoteAttestation is known under this UID")
     return known
@@ -314,14 +314,14 @@ def _conclude(
     told = told.model_copy(update={"audit_entry_hash": entry_hash})
     result = told.model_dump_json()
     if known is not None:
-        tx.hsm.judged(cluster_id, uid, told.verdict, result)
+        tx.hsm_quotes.judged(cluster_id, uid, told.verdict, result)
         return told
     nonce_sha256 = digest_of(envelope.nonce)
     # The second of two QuoteAttestations with one nonce ends here: the first one's key is the one it was asked for.
-    tx.hsm.claim_nonce(nonce_sha256, uid)
-    nonce = tx.hsm.nonce(nonce_sha256)
+    tx.hsm_quotes.claim(nonce_sha256, uid)
+    nonce = tx.hsm_quotes.nonce(nonce_sha256)
     assert nonce is not None
-    tx.hsm.add_quote(
+    tx.hsm_quotes.add(
         HSMQuote(
             cluster_id=cluster_id,
             uid=uid,

@@ -113,7 +113,12 @@ async def _forget_hsm(res: Resources) -> bool:
     """Delete what CA keys in hardware issued that ended long ago, and evidence for them; True if there may be more."""
     at = res.clock.now()
     ended = at - timedelta(days=res.settings.certificate_history_days)
-    return await res.store.write(lambda tx: tx.hsm.purge(ended, at - QUOTES_KEPT, PURGE_BATCH)) >= PURGE_BATCH
+
+    def work(tx: Tx) -> int:
+        quotes = tx.hsm_quotes.purge(at - QUOTES_KEPT, PURGE_BATCH)
+        return max(quotes, tx.hsm.purge(ended, PURGE_BATCH))
+
+    return await res.store.write(work) >= PURGE_BATCH
 
 
 async def _drain(res: Resources) -> bool:
