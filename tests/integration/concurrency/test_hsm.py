@@ -80,7 +80,8 @@ def test_two_workers_keep_one_log(service: ServiceProcess) -> None:
     assert 204 in handed
 
     rows = service.rows(
-        "SELECT action, count(*) AS n FROM audit_log WHERE action IN ('hsm_issuer_registered', 'hsm_certificate_issued') GROUP BY action"
+        "SELECT action, count(*) AS n FROM audit_log"
+        " WHERE action IN ('hsm_issuer_registered', 'hsm_certificate_issued') GROUP BY action"
     )
     # One certificate, and the key that answers.
     assert {row["action"]: row["n"] for row in rows} == {
