@@ -370,3 +370,14 @@ def test_a_foreign_condition_that_is_written_in_between_survives(here: Here) -> 
     found = here.get(CERTIFICATE_REQUEST, name)["status"]
     assert {each["type"] for each in found["conditions"]} == {"Approved", "Foreign", "Ready"}
     assert found["certificate"] == base64.b64encode(b"leaf").decode()
+
+
+def test_a_service_that_forgot_the_ca_is_told_of_it_again(here: Here) -> None:
+    """Its database was restored from before: the request waits for that, and is issued by itself."""
+    here.token()
+    issuer = here.issuer()
+    until(lambda: here.ready(HSM_ISSUER, issuer) == ("True", "Checked"))
+    here.log.issuers.clear()
+    name = here.request(issuer)
+    until(lambda: here.ready(CERTIFICATE_REQUEST, name) == ("True", "Issued"))
+    assert here.log.asked.count("register") == 2

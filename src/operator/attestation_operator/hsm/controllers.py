@@ -371,7 +371,10 @@ class Requests:
         issuer = await self._issuer(request.issuer)
         looked = self._reconciled(request, issuer)
         if looked.step is requests.Step.SIGN:
-            looked = self._reconciled(request, issuer, await self._outcome(request, issuer))
+            outcome = await self._outcome(request, issuer)
+            if isinstance(outcome, IssuerUnknown):
+                self._standing.known.clear()
+            looked = self._reconciled(request, issuer, outcome)
         self._steps.labels(looked.step).inc()
         await self._around.executor.apply(looked.actions)
         if looked.issuer_fails and request.issuer is not None:

@@ -16,6 +16,7 @@ from attestation.clock import rfc3339
 from attestation.errors import (
     AttestationError,
     CertificateNotConformant,
+    IssuerUnknown,
     KeyUnusable,
     RequestRefused,
     SignatureInvalid,
@@ -223,7 +224,8 @@ def _failed(request: Request, error: AttestationError, *, at: datetime, max_retr
     if isinstance(error, CertificateNotConformant):
         return _end(request, Step.FAILED, words, at=at)
     # Of the issuer: its key does not sign. It says so of itself, and its requests wait.
-    if isinstance(error, KeyUnusable | SignerUnavailable | SignatureInvalid):
+    # Nor does one that the service does not know, after its database was restored: it is registered again.
+    if isinstance(error, KeyUnusable | SignerUnavailable | SignatureInvalid | IssuerUnknown):
         looked = _pending(request, f"the issuer does not sign: {error.code}", at=at)
         return Looked(step=looked.step, actions=looked.actions, after=looked.after, issuer_fails=True)
     # Nothing was decided: the service or the cluster is away. It waits as long as that takes.

@@ -12,6 +12,7 @@ from attestation.clock import rfc3339
 from attestation.errors import (
     CertificateNotConformant,
     HSMDiffers,
+    IssuerUnknown,
     KeyNotFound,
     RequestRefused,
     SignerUnavailable,
@@ -179,7 +180,7 @@ def test_retryable_waits_longer_and_fails_after_its_time() -> None:
     assert "failureTime" in members(ended)
 
 
-@pytest.mark.parametrize("error", [SignerUnavailable("away"), KeyNotFound("gone")])
+@pytest.mark.parametrize("error", [SignerUnavailable("away"), KeyNotFound("gone"), IssuerUnknown("restored")])
 def test_issuer_its_key_does_not_sign_and_the_request_waits(error: Any) -> None:
     """The issuer is looked at, and says so of itself; its requests stay Pending, for days if it must be."""
     looked = look(APPROVED, PENDING, outcome=error, age=timedelta(days=2))
