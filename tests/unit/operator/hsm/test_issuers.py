@@ -18,7 +18,7 @@ from attestation_operator.actions import EmitEvent, MergeStatus, SetFinalizers, 
 from attestation_operator.errors import ServiceAway
 from attestation_operator.hsm.issuers import Ask, Case, Looked, reconcile
 from attestation_operator.objects import FINALIZER
-from tests.unit.operator.hsm.world import AT, ca_pem, issuer, key, known, module, ready
+from tests.unit.operator.hsm.world import AT, ca_pem, ca_pem_by_another, issuer, key, known, module, ready
 
 MADE = {"conditions": ready("Unknown", "Initializing"), "caCertificate": ca_pem()}
 
@@ -140,7 +140,11 @@ def test_the_certificate_is_written_down_before_anything_is_signed() -> None:
     assert looked.authority is None
 
 
-@pytest.mark.parametrize("pem", [ca_pem("other"), "no certificate"], ids=["of-another-key", "none"])
+@pytest.mark.parametrize(
+    "pem",
+    [ca_pem("other"), ca_pem_by_another(), "no certificate"],
+    ids=["of-another-key", "by-another-key", "none"],
+)
 def test_a_certificate_that_the_key_does_not_prove_is_not_used(pem: str) -> None:
     """A status can be written by others: it would be their CA that leaves name."""
     looked = look({**MADE, "caCertificate": pem}, answers={Ask.FIND: key()})

@@ -105,6 +105,19 @@ def ca_pem(name: str = "ca") -> str:
     return pem_of(self_signed(IssuerSpec.model_validate(SPEC), key(name), at=AT))
 
 
+@cache
+def ca_pem_by_another() -> str:
+    """Return a certificate of the CA's name and key that another key signed: it could issue, and is not its own."""
+    ca = x509.load_pem_x509_certificate(ca_pem().encode())
+    builder = x509.CertificateBuilder(
+        ca.issuer, ca.subject, ca.public_key(), 1, ca.not_valid_before_utc, ca.not_valid_after_utc
+    )
+    for each in ca.extensions:
+        builder = builder.add_extension(each.value, each.critical)
+    other: ec.EllipticCurvePrivateKey = key("other").private_key  # type: ignore[assignment]  # P-384
+    return builder.sign(other, hashes.SHA384()).public_bytes(Encoding.PEM).decode("ascii")
+
+
 def known(number: int = 0) -> HSMIssuer:
     """Return what the service knows of the CA."""
     return HSMIssuer(
