@@ -380,4 +380,4 @@ def test_a_service_that_forgot_the_ca_is_told_of_it_again(here: Here) -> None:
     here.log.issuers.clear()
     name = here.request(issuer)
     until(lambda: here.ready(CERTIFICATE_REQUEST, name) == ("True", "Issued"))
-    assert here.log.asked.count("register") == 2
+    assert here.log.asked.count("register") > 1
