@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from attestation_cli.plugin import Column, Session, checked, listing, moment_cell, printing, time_cell
+from attestation_operator.commands.hsm_wrap import verify, wrap
 
 LIMIT = click.option(
     "--limit",
@@ -132,3 +133,7 @@ def _issuer(one: Any) -> str:
 def _request(one: Any) -> str:
     where = f"{one.namespace}/{one.name}" if one.namespace else one.name
     return f"{one.kind} {where}"
+
+
+group.add_command(verify)
+group.add_command(wrap)
