@@ -51,9 +51,11 @@ def verify(session: Session, attestation: Path, **how: Any) -> None:
 
     The command ends with 1 unless the evidence is verified.
     """
+    from attestation.results import Verdict
+
     _, envelope, result = _judge(attestation, session=session, **how)
     _show(session, envelope, result)
-    if result.verdict != "verified":
+    if result.verdict is not Verdict.VERIFIED:
         raise click.exceptions.Exit(1)
 
 
@@ -101,9 +103,10 @@ def wrap(
 
     from attestation.keys.provisioning import fingerprint, sign_bundle
     from attestation.quote import wrap_for
+    from attestation.results import Verdict
 
     qa_uid, envelope, result = _judge(attestation, session=session, **how)
-    if result.verdict != "verified":
+    if result.verdict is not Verdict.VERIFIED:
         _show(session, envelope, result)
         raise click.exceptions.Exit(1)
     admin: Any = _private_key(sign_with)
@@ -219,7 +222,7 @@ def _show(session: Session, envelope: Envelope, result: QuoteResult) -> None:
     if session.json:
         session.emit_json(
             {
-                "verdict": result.verdict.value,
+                "verdict": result.verdict.value.lower(),
                 "tier": result.tier,
                 "type": envelope.evidence_type,
                 "boundKeyFingerprint": result.bound_key_fingerprint.hex(),
@@ -231,7 +234,7 @@ def _show(session: Session, envelope: Envelope, result: QuoteResult) -> None:
         return
     session.emit_fields(
         [
-            ("verdict", cell(result.verdict.value)),
+            ("verdict", cell(result.verdict.value.lower())),
             ("tier", cell(result.tier or "none")),
             ("key", cell(result.bound_key_fingerprint.hex())),
             *((f"{name} {kind}", cell(words)) for kind, name, words in checks),

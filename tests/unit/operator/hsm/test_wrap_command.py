@@ -51,7 +51,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "qa.json").write_text(json.dumps({"metadata": {"uid": "qa-uid"}, "spec": said}))
     (made / "collateral.json").write_bytes(collateral_json(PLATFORM.collateral("SGX")))
     (made / "root.der").write_bytes(PLATFORM.pki.root)
-    policy = {"format": "itl-policy/2", "name": "enclaves", "version": 1, "sgx": {"mrenclave": [(b"\xe1" * 32).hex()]}}
+    policy = {
+        "format": "itl-policy/2",
+        "name": "enclaves",
+        "version": 1,
+        "sgx": {"mrenclave": [(b"\xe1" * 32).hex()]},
+    }
     (made / "policy.json").write_text(json.dumps(policy))
     certificate = make_ca(
         subject=CA_NAME,
