@@ -8,11 +8,9 @@ and the identity provider is one for demos (`tools/demo_identity.py`).
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import secrets
 import shlex
-import shutil
 import signal
 import sys
 import time
@@ -56,27 +54,35 @@ from tools.demo_dashboard import DEFAULT_PORT as DEFAULT_DASHBOARD_PORT
 from tools.demo_dashboard import Dashboard
 from tools.demo_extensions import AUDIENCE, SECRET, Extras
 from tools.demo_extensions import prepare as prepare_extensions
+from tools.demo_hsm import Held, hsm_settings
+from tools.demo_hsm import next_steps as next_steps_of_hsm
 from tools.demo_kubernetes import NODES, Nodes
 from tools.demo_kubernetes import next_steps as next_steps_on_kubernetes
 from tools.demo_runs import GUEST, Asked
 from tools.demo_runs import MACHINES as MACHINES_ASKED
 from tools.demo_runs import next_steps as next_steps_of_runs
+from tools.demo_start import (
+    DEFAULT_DATA,
+    DEFAULT_IDENTITY_PORT,
+    DEFAULT_PORT,
+    Begun,
+    alone,
+    port_of,
+    prepare_data,
+    with_cluster,
+)
 from tools.demo_tasks import Tasks
 from tools.demo_words import Narrator
 from tools.kubernetes import Cluster, KubernetesMissing
-from tools.ports import claim, free_port
+from tools.ports import free_port
 from tools.stage import BIN, REATTEST_SECONDS, Failed, IdentityProvider, Machine, Service
+from tools.stage_hsm import Hsm
 from tools.stage_kubernetes import clusters_setting
 from tools.stage_runs import SERVICE_ACCOUNTS, Runs
 
-ROOT = Path(__file__).resolve().parents[1]
-DEFAULT_DATA = ROOT / ".run"
-DEFAULT_PORT = 8080
-DEFAULT_IDENTITY_PORT = 8081
 MAX_MACHINES = 50
 REPLICAS = 2
 FLEET = (("cp", Role.CONTROLPLANE), ("infra", Role.WORKER_INFRA), ("app", Role.WORKER_APP))
-MADE_BY_DEMO = "made-by-demo"
 MANUFACTURER = "Demo TPM Manufacturer"
 
 
@@ -530,7 +536,12 @@ def _parser() -> argparse.ArgumentParser:
         "--kubernetes",
         action="store_true",
         help="two machines become nodes of a real Kubernetes API, and a stranger with their token does not; with "
-        "--confidential nodes are asked for evidence instead",
+        "--confidential nodes are asked for evidence instead, with --hsm a CA key is made on a token",
+    )
+    parser.add_argument(
+        "--hsm",
+        action="store_true",
+        help="with --kubernetes: certificates of the cluster come from a CA key that stays on a token (SoftHSM)",
     )
     parser.add_argument(
         "--confidential",
@@ -539,49 +550,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--exit-after-demo", action="store_true", help="stop after the last step")
     return parser
-
-
-def prepare_data(chosen: Path | None, *, demo: bool) -> Path:
-    """Make the data directory; a demo without one of its own begins with an empty one.
-
-    What `--no-demo` or `--data` made is never thrown away.
-    """
-    data = (chosen or DEFAULT_DATA).absolute()
-    mark = data / MADE_BY_DEMO
-    if chosen is None and demo and mark.exists():
-        shutil.rmtree(data)
-    elif not demo:
-        mark.unlink(missing_ok=True)
-    fresh = not data.exists() or not any(data.iterdir())
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if chosen is None and demo and fresh:
-        mark.touch()
-    return data
-
-
-@contextmanager
-def alone(data: Path) -> Iterator[None]:
-    """Hold the data directory: two runs in it would fight over the TPMs."""
-    # Beside it, because a fresh demo removes the directory.
-    path = data.with_name(data.name + ".lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="ascii") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise Failed(f"another ./dev run uses {data}; stop it, or give --data DIR") from None
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def port_of(options: argparse.Namespace) -> int:
-    """Return the port that was asked for, or a free one."""
-    if options.port:
-        claim(options.port)
-        return int(options.port)
-    return free_port(DEFAULT_PORT)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -667,47 +635,16 @@ def run(options: argparse.Namespace) -> None:
 
 def run_kubernetes(options: argparse.Namespace) -> None:
     """Run the demo of a cluster whose nodes prove themselves."""
-    out = Narrator()
-    with ExitStack() as stack:
-        stack.enter_context(alone((options.data or DEFAULT_DATA).absolute()))
-        data = prepare_data(options.data, demo=True)
-        if (data / "cluster").exists():
-            raise Failed(f"{data} is of an earlier run; give another --data DIR")
-        port = port_of(options)
-        identity = IdentityProvider(data, free_port(DEFAULT_IDENTITY_PORT))
-        stack.callback(identity.stop)
-        identity.start()
-        cluster = Cluster(data / "cluster", free_port)
-        clusters = {"ITL_KUBERNETES_CLUSTERS": clusters_setting(cluster)}
-        service = Service(data, port, identity.issuer, more=clusters)
-        service.prepare([role.value for role in Role])
-        out.say("Is this node the machine we expect, and may it join the cluster?")
-        stack.callback(service.stop)
-        identity.wait()
-        service.start()
-        out.say()
-        out.say(f"   The service runs at {service.url}, on SQLite in {data}.")
-        machines = [
-            Machine(
-                name=name,
-                directory=data / "machines" / name,
-                server_url=service.url,
-                role=Role.WORKER_APP.value,
-                number=number,
-            )
-            for number, name in enumerate(NODES, start=1)
-        ]
-        for machine in machines:
-            stack.callback(machine.stop)
-        stack.callback(ask_to_stop, machines)
+    question = "Is this node the machine we expect, and may it join the cluster?"
+    with with_cluster(
+        options, question, lambda cluster, _: {"ITL_KUBERNETES_CLUSTERS": clusters_setting(cluster)}
+    ) as begun:
+        out, service, cluster, data = begun.out, begun.service, begun.cluster, begun.data
+        machines = _two_machines(begun, NODES)
         nodes = Nodes(out, service, cluster, data, free_port)
-        stack.callback(cluster.stop)
-        stack.callback(nodes.controllers.stop)
-        tokens = {name: identity.sign_in(name) for name in identity.people}
-        people = {
-            name: stack.enter_context(OperatorClient(service.url, token)) for name, token in tokens.items()
-        }
-        show = Show(out, service, people, tokens["carol"], machines, CertificateAuthority(MANUFACTURER))
+        begun.stop_before_cluster(nodes.controllers.stop)
+        people = begun.sign_in()
+        show = Show(out, service, people, begun.token("carol"), machines, CertificateAuthority(MANUFACTURER))
         show.power_on()
         show.introduce_and_activate()
         show.approve()
@@ -720,62 +657,28 @@ def run_kubernetes(options: argparse.Namespace) -> None:
         nodes.liar(second, first)
         nodes.lock(second, people["alice"], show.id_of(second))
         if not options.exit_after_demo:
-            next_steps_on_kubernetes(out, service, identity, nodes, machines, data)
-            out.say("   Ctrl-C stops everything.")
-            while (
-                service.running and identity.running and cluster.running and nodes.controllers.ended is None
-            ):
-                time.sleep(0.5)
-            raise Failed(f"a process of the demo has ended; see the logs in {data}")
+            next_steps_on_kubernetes(out, service, begun.identity, nodes, machines, data)
+            begun.stay(lambda: nodes.controllers.ended)
 
 
 def run_runs(options: argparse.Namespace) -> None:
     """Run the demo of a cluster whose nodes are asked for evidence."""
-    out = Narrator()
-    with ExitStack() as stack:
-        stack.enter_context(alone((options.data or DEFAULT_DATA).absolute()))
-        data = prepare_data(options.data, demo=True)
-        if (data / "cluster").exists():
-            raise Failed(f"{data} is of an earlier run; give another --data DIR")
-        port = port_of(options)
-        identity = IdentityProvider(data, free_port(DEFAULT_IDENTITY_PORT))
-        stack.callback(identity.stop)
-        identity.start()
-        cluster = Cluster(data / "cluster", free_port)
-        more = {
+
+    def settings(cluster: Cluster, data: Path) -> dict[str, str]:
+        return {
             "ITL_KUBERNETES_CLUSTERS": clusters_setting(cluster, service_accounts=SERVICE_ACCOUNTS),
             # What is sealed is in the log with its next checkpoint; a demo is watched.
             "ITL_AUDIT_CHECKPOINT_SECONDS": "2",
+            **prepare_confidential(data),
         }
-        service = Service(data, port, identity.issuer, more=more | prepare_confidential(data))
-        service.prepare([role.value for role in Role])
-        out.say("Is this node what it claims to be?")
-        stack.callback(service.stop)
-        identity.wait()
-        service.start()
-        out.say()
-        out.say(f"   The service runs at {service.url}, on SQLite in {data}.")
-        machines = [
-            Machine(
-                name=name,
-                directory=data / "machines" / name,
-                server_url=service.url,
-                role=Role.WORKER_APP.value,
-                number=number,
-            )
-            for number, name in enumerate(MACHINES_ASKED, start=1)
-        ]
-        for machine in machines:
-            stack.callback(machine.stop)
-        stack.callback(ask_to_stop, machines)
-        runs = Runs(data / "programs", cluster, service.url, free_port)
-        stack.callback(cluster.stop)
-        stack.callback(runs.stop)
-        tokens = {name: identity.sign_in(name) for name in identity.people}
-        people = {
-            name: stack.enter_context(OperatorClient(service.url, token)) for name, token in tokens.items()
-        }
-        show = Show(out, service, people, tokens["carol"], machines, CertificateAuthority(MANUFACTURER))
+
+    with with_cluster(options, "Is this node what it claims to be?", settings) as begun:
+        out, service, data = begun.out, begun.service, begun.data
+        machines = _two_machines(begun, MACHINES_ASKED)
+        runs = Runs(data / "programs", begun.cluster, service.url, free_port)
+        begun.stop_before_cluster(runs.stop)
+        people = begun.sign_in()
+        show = Show(out, service, people, begun.token("carol"), machines, CertificateAuthority(MANUFACTURER))
         show.power_on()
         show.introduce_and_activate()
         show.approve()
@@ -792,13 +695,51 @@ def run_runs(options: argparse.Namespace) -> None:
         asked.broken(second)
         asked.events()
         asked.labels()
-        asked.sealed(tokens["alice"], people["carol"].audit_keys().vkeys)
+        asked.sealed(begun.token("alice"), people["carol"].audit_keys().vkeys)
         if not options.exit_after_demo:
             next_steps_of_runs(out, service, asked, runs, data)
-            out.say("   Ctrl-C stops everything.")
-            while service.running and identity.running and cluster.running and runs.ended is None:
-                time.sleep(0.5)
-            raise Failed(f"a process of the demo has ended; see the logs in {data}")
+            begun.stay(lambda: runs.ended)
+
+
+def run_hsm(options: argparse.Namespace) -> None:
+    """Run the demo of a cluster whose CA keys are in hardware."""
+    with with_cluster(
+        options, "Where is the key of this cluster's CA, and who may use it?", hsm_settings
+    ) as begun:
+        hsm = Hsm(begun.data / "programs", begun.cluster, begun.service.url, free_port)
+        begun.stop_before_cluster(hsm.stop)
+        people = begun.sign_in()
+        held = Held(begun.out, begun.service, hsm, begun.data)
+        held.make_token()
+        held.start_cluster()
+        held.start_controller()
+        held.make_issuer()
+        held.show_key()
+        held.issue()
+        held.refuse()
+        held.revoke(people["alice"])
+        held.record(people["carol"])
+        if not options.exit_after_demo:
+            next_steps_of_hsm(begun.out, begun.service, hsm, held, begun.data)
+            begun.stay(lambda: hsm.ended)
+
+
+def _two_machines(begun: Begun, names: Sequence[str]) -> list[Machine]:
+    """Return machines that stop with the demo."""
+    machines = [
+        Machine(
+            name=name,
+            directory=begun.data / "machines" / name,
+            server_url=begun.service.url,
+            role=Role.WORKER_APP.value,
+            number=number,
+        )
+        for number, name in enumerate(names, start=1)
+    ]
+    for machine in machines:
+        begun.stack.callback(machine.stop)
+    begun.stack.callback(ask_to_stop, machines)
+    return machines
 
 
 def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -811,13 +752,16 @@ def main() -> int:
     options = parser.parse_args()
     if options.kubernetes and (options.postgres or options.no_demo or options.machines != len(FLEET)):
         parser.error("--kubernetes has two machines, and a service on SQLite")
+    if options.hsm and (options.confidential or not options.kubernetes):
+        parser.error("--hsm is for --kubernetes, without --confidential")
     if not 1 <= options.machines <= MAX_MACHINES:
         parser.error(f"--machines must be between 1 and {MAX_MACHINES}")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminated)
     try:
         if options.kubernetes:
-            (run_runs if options.confidential else run_kubernetes)(options)
+            chosen = run_runs if options.confidential else run_hsm if options.hsm else run_kubernetes
+            chosen(options)
         else:
             run(options)
     except KeyboardInterrupt:

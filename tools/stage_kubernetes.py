@@ -243,10 +243,15 @@ def install_kinds(cluster: Cluster) -> None:
     said = subprocess.run(
         [BIN / "attestation-operator", "crds"], check=True, capture_output=True, timeout=60
     ).stdout
-    collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for kind in YAML(typ="safe").load_all(said):
-        cluster.ask(collection, kind)
-        cluster.wait_for(collection, kind["metadata"]["name"], _is_served)
+        install_kind(cluster, kind)
+
+
+def install_kind(cluster: Cluster, definition: Mapping[str, Any]) -> None:
+    """Install a kind of objects, and wait until it is served."""
+    collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    cluster.ask(collection, definition)
+    cluster.wait_for(collection, definition["metadata"]["name"], _is_served)
 
 
 def _is_served(kind: Mapping[str, Any]) -> bool:

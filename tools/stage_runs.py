@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from cryptography.hazmat.primitives import hashes
@@ -19,17 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from tools.kubernetes import Cluster
-from tools.stage import BIN, Failed, Process, environment, wait_for
-from tools.stage_kubernetes import (
-    AUDIENCE,
-    NAMESPACE,
-    TOKEN_SECONDS,
-    bind,
-    install_kinds,
-    lease_rules,
-    publish_token_keys,
-    role_rule,
-)
+from tools.stage import BIN, Failed
+from tools.stage_kubernetes import NAMESPACE, install_kinds, publish_token_keys, role_rule
+from tools.stage_programs import Account, Programs, own_lease_rules
 
 GROUP: Final = "security.ugallu.io"
 AGENTS: Final = "ugallu-system-privileged"
@@ -55,11 +45,12 @@ CONTROLLER_RULES: Final = (
 )
 """What the controller may do in the cluster, where runs act on Nodes (CONFIDENTIAL §4)."""
 AGENT_RULES: Final = (role_rule(GROUP, [RUNS], "get list watch"),)
-LEASE_RULES: Final = tuple(
-    {**rule, "verbs": [*rule["verbs"], "patch"]} if "resourceNames" in rule else rule
-    for rule in lease_rules("runs")
-)
+LEASE_RULES: Final = own_lease_rules("runs")
 """What it may do to its Lease."""
+CONTROLLER_ACCOUNT: Final = Account(
+    namespace=NAMESPACE, name=CONTROLLER, rules=CONTROLLER_RULES, own_rules=LEASE_RULES
+)
+AGENT_ACCOUNT: Final = Account(namespace=AGENTS, name=AGENT, rules=AGENT_RULES)
 SERVICE_ACCOUNTS: Final = {
     "attestation-runs": [f"{NAMESPACE}:{CONTROLLER}"],
     "attestation-run-agent": [f"{AGENTS}:{AGENT}"],
@@ -83,43 +74,16 @@ def _base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode("ascii").rstrip("=")
 
 
-@dataclass
-class Runs:
-    """The controller and the agents, as processes.
-
-    Args:
-        directory: Their tokens and logs.
-        cluster: Where they work.
-        service_url: Of the service that judges.
-        free_port: Finds ports.
-    """
-
-    directory: Path
-    cluster: Cluster
-    service_url: str
-    free_port: Callable[[], int]
-    _processes: dict[str, Process] = field(default_factory=dict)
-    _urls: dict[str, str] = field(default_factory=dict)
+class Runs(Programs):
+    """The controller and the agents, as processes."""
 
     def install(self) -> None:
         """Make the namespaces, the kinds, and for both programs a ServiceAccount with its rights."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ask, rbac = self.cluster.ask, "/apis/rbac.authorization.k8s.io/v1"
         install_kinds(self.cluster)
         publish_token_keys(self.cluster)
-        for namespace, account, rules in (
-            (NAMESPACE, CONTROLLER, CONTROLLER_RULES),
-            (AGENTS, AGENT, AGENT_RULES),
-        ):
-            subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
-            ask("/api/v1/namespaces", {"metadata": {"name": namespace}})
-            ask(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": account}})
-            ask(f"{rbac}/clusterroles", {"metadata": {"name": account}, "rules": rules})
-            bind(self.cluster, account, account, subject)
-        leases = {"metadata": {"name": CONTROLLER}, "rules": LEASE_RULES}
-        ask(f"{rbac}/namespaces/{NAMESPACE}/roles", leases)
-        subject = {"kind": "ServiceAccount", "name": CONTROLLER, "namespace": NAMESPACE}
-        bind(self.cluster, CONTROLLER, CONTROLLER, subject, NAMESPACE)
+        for account in (CONTROLLER_ACCOUNT, AGENT_ACCOUNT):
+            self.add_account(account)
 
     def add_node(self, name: str) -> dict[str, str]:
         """Make a Node, whose kubelet never runs; return its name and UID."""
@@ -128,34 +92,21 @@ class Runs:
 
     def start_controller(self, *flags: str) -> None:
         """Start the controller, and wait until it answers."""
-        settings = self._pod(NAMESPACE, CONTROLLER, None)
+        settings = self.pod(CONTROLLER_ACCOUNT)
         settings |= {"CLUSTER_ID": "default", "NAMESPACE": NAMESPACE, "IDENTITY": settings.pop("POD")}
-        self._start("runs", [str(BIN / "attestation-operator"), "runs", *flags], settings)
+        self.start("runs", [str(BIN / "attestation-operator"), "runs", *flags], settings)
 
     def start_agent(self, node: Mapping[str, str], *flags: str, command: Sequence[str] = ()) -> None:
         """Start the agent of a node, or what *command* makes of it, and wait until it answers."""
-        settings = self._pod(AGENTS, AGENT, node)
+        settings = self.pod(
+            AGENT_ACCOUNT,
+            node=node["name"],
+            service_token=lambda token: with_node(self.cluster, token, node),
+        )
         settings |= {"NODE_NAME": node["name"]}
         settings.pop("POD")
         program = command or (str(BIN / "attestation-operator"), "agent")
-        self._start(f"agent-{node['name']}", [*program, *flags], settings)
-
-    def log(self, name: str) -> Path:
-        """Return what a program logs."""
-        return self.directory / f"{name}.log"
-
-    @property
-    def ended(self) -> str | None:
-        """The name of one that has ended, None while all of them run."""
-        return next((name for name, process in self._processes.items() if not process.running), None)
-
-    def stop(self) -> None:
-        """Stop all of them."""
-        for process in self._processes.values():
-            process.ask_to_stop()
-        for process in self._processes.values():
-            process.stop()
-        self._processes.clear()
+        self.start(f"agent-{node['name']}", [*program, *flags], settings)
 
     # ------------------------------------------------------------ objects
 
@@ -194,48 +145,6 @@ class Runs:
     def cluster_wide(self, plural: str) -> list[dict[str, Any]]:
         """Return all objects of a kind of ours that is in no namespace."""
         return list(self.cluster.ask(f"/apis/{GROUP}/v1alpha1/{plural}")["items"])
-
-    # ------------------------------------------------------------ parts
-
-    def _pod(self, namespace: str, account: str, node: Mapping[str, str] | None) -> dict[str, str]:
-        """Make a pod that will never run, so that tokens are bound to one; return the settings of its container."""
-        pods = f"/api/v1/namespaces/{namespace}/pods"
-        spec: dict[str, Any] = {
-            "serviceAccountName": account,
-            "containers": [{"name": "program", "image": "none"}],
-        }
-        if node is not None:
-            spec["nodeName"] = node["name"]
-        pod = self.cluster.ask(pods, {"metadata": {"generateName": f"{account}-"}, "spec": spec})["metadata"]
-        bound = {"name": pod["name"], "uid": pod["uid"]}
-        for_api, for_service = (
-            self.cluster.service_account_token(namespace, account, audience, pod=bound, seconds=TOKEN_SECONDS)
-            for audience in (self.cluster.issuer, AUDIENCE)
-        )
-        if node is not None:
-            for_service = with_node(self.cluster, for_service, node)
-        token = self.directory / f"{pod['name']}.token"
-        token.touch(mode=0o600)
-        token.write_text(for_service, encoding="ascii")
-        return {
-            "POD": pod["name"],
-            "SERVICE_URL": self.service_url,
-            "TOKEN_FILE": str(token),
-            "KUBECONFIG": str(self.cluster.kubeconfig_of(pod["name"], {"token": for_api})),
-            "LOG_FORMAT": "json",
-        }
-
-    def _start(self, name: str, command: list[str], settings: Mapping[str, str]) -> None:
-        at = f"127.0.0.1:{self.free_port()}"
-        variables = {f"ITL_OPERATOR_{key}": value for key, value in settings.items()}
-        variables |= {
-            "ITL_OPERATOR_HEALTH_PROBE_BIND_ADDRESS": at,
-            "ITL_OPERATOR_METRICS_BIND_ADDRESS": at,
-        }
-        process = Process(command, self.log(name), environment(**variables), Path.cwd())
-        self._processes[name], self._urls[name] = process, f"http://{at}"
-        process.start()
-        wait_for(f"{self._urls[name]}/healthz", process, f"the program {name}")
 
 
 def short(digest: str) -> str:

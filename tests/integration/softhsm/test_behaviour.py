@@ -40,7 +40,8 @@ from attestation.keys.pkcs11.objects import key_id_of
 from attestation.keys.pkcs11.provision import create_kek, unwrap_key
 from attestation.keys.wrapping import wrap_key
 from tests.fixtures.pkcs11_double import Faults
-from tests.fixtures.softhsm import PIN, SoftHSM, library
+from tests.fixtures.softhsm import PIN, SoftHSM
+from tools.softhsm import library
 
 pytestmark = pytest.mark.softhsm
 
