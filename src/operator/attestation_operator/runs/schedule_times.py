@@ -16,6 +16,9 @@ from cronsim import CronSim, CronSimError
 MAX_EXPRESSION: Final = 256
 """Longest cron expression, in characters."""
 
+_HIGHEST: Final = (59, 23, 31, 12, 7)
+"""Of each field: a step that is longer never steps, and whoever wrote `*/1000` for minutes meant another time."""
+_STEP: Final = re.compile(r"/([0-9]+)")
 _STEP_IN_ONE: Final = re.compile(r"(?:^|[\s,])(\w+)-\1/", re.IGNORECASE)
 
 
@@ -98,11 +101,15 @@ def cron(schedule: str, *, at: datetime) -> Cron:
     Raises:
         TimesInvalid: It cannot be read, or it never comes.
     """
-    # The library would take six fields, the first for seconds; and it goes on to the end behind a range of one.
+    # The library would take six fields, the first for seconds; it goes on to the end behind a range of one; and a step
+    # may be of any length there.
     if len(schedule) > MAX_EXPRESSION or len(schedule.split()) != 5:
         raise TimesInvalid("five fields: minute, hour, day of month, month, day of week")
     if _STEP_IN_ONE.search(schedule):
         raise TimesInvalid("a step in a range of one value")
+    for field, highest in zip(schedule.split(), _HIGHEST, strict=True):
+        if any(int(step) > highest for step in _STEP.findall(field)):
+            raise TimesInvalid(f"a step in {field!r} that is longer than {highest}")
     try:
         found = Cron(schedule)
         if found.next(at) is None:

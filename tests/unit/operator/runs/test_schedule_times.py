@@ -86,6 +86,8 @@ def test_times_are_those_of_the_table(
         ("0 0 31 2 1#5,2#5,x", "day"),
         ("0 0 * * " + "1," * 200 + "1", "five fields"),
         ("5-5/2 * * * *", "range of one"),
+        ("*/1000 * * * *", "step"),
+        ("0 3,4-9/24 * * *", "step"),
         (f"{'9' * 200} * * * *", "minute"),
     ],
 )
