@@ -273,6 +273,7 @@ def sealing(name: str, detail: RunDetail) -> RunSeal:
     status = {"phase": Phase.SUCCEEDED, "attempt": 1, "policyID": detail.policy_id, "conditions": conditions}
     status |= {"verdict": "verified", "resultRef": {"name": f"{name}-result"}}
     metadata = {"name": name, "namespace": "seed", "uid": name, "resourceVersion": "1"}
+    metadata["creationTimestamp"] = "2026-11-26T12:00:00Z"
     run = read_run({"metadata": metadata, "spec": spec, "status": status})
     stored = {"uid": secrets.token_hex(8), "resourceVersion": "1"}
     written = results.result_object(run, detail, detail.attempts[0], reason=None)

@@ -16,7 +16,9 @@ from typing import Any, Final
 
 from attestation.clock import parse_rfc3339, rfc3339
 from attestation.runs import PolicySource, Reason
+from attestation_operator.crds.runs import LONGEST
 from attestation_operator.crds.security_events import MAX_FACT, MAX_IP, MAX_ROLES
+from attestation_operator.durations import NotADuration, parse_duration
 from attestation_operator.objects import MANAGER, NODE, POLICY, RESULT, RUN, Key, Raw, Target, clipped
 from attestation_operator.runs.kinds import was_changed
 
@@ -75,12 +77,14 @@ class Run:
 
     Args:
         target: Which one, and when it was so.
+        created_at: When it was created.
         spec: As it stands there.
         status: Likewise; empty before the first word of ours.
         was_changed: Its spec is not what was created, which an API server with rules in CEL does not let happen.
     """
 
     target: Target
+    created_at: datetime
     generation: int
     spec: Raw
     status: Raw
@@ -152,18 +156,32 @@ class Run:
 
     @property
     def deadline(self) -> datetime:
-        """When it ends at the latest; of a run that was accepted."""
-        return parse_rfc3339(self.status["deadline"])
+        """When it ends at the latest; where that is not said, or was taken away, its timeout after it was created."""
+        return self._instant("deadline") or self.created_at + self._timeout
 
     @property
     def started_at(self) -> datetime:
-        """When it was accepted."""
-        return parse_rfc3339(self.status["startTime"])
+        """When it was accepted, or created."""
+        return self._instant("startTime") or self.created_at
 
     @property
     def ended_at(self) -> datetime:
-        """When it ended; of a run that has."""
-        return parse_rfc3339(self.status["completionTime"])
+        """When it ended, or should have; of a run that has."""
+        return self._instant("completionTime") or self.deadline
+
+    def _instant(self, member: str) -> datetime | None:
+        # Who may write a status may take anything of it away. What is left has to come to an end all the same.
+        try:
+            return parse_rfc3339(self.status.get(member) or "")
+        except ValueError:
+            return None
+
+    @property
+    def _timeout(self) -> timedelta:
+        try:
+            return min(parse_duration(str(self.spec.get("timeout"))), parse_duration(LONGEST))
+        except NotADuration:
+            return parse_duration(LONGEST)
 
     @property
     def verdict(self) -> str | None:
@@ -204,13 +222,17 @@ class Run:
         accepted = self.condition(Condition.ACCEPTED)
         if accepted.get("status") != "True":
             return None
-        return Standing(accepted["reason"])
+        # A word that is none of ours was written by somebody else, and gives no verdict any weight.
+        return Standing(accepted["reason"]) if accepted["reason"] in set(Standing) else Standing.NONE
 
     @property
     def failed_for(self) -> Reason | None:
         """Why it failed."""
         found = self.condition(Condition.FAILED)
-        return Reason(found["reason"]) if found.get("status") == "True" else None
+        if found.get("status") != "True":
+            return None
+        # Likewise: of a run that failed for such a word nothing is known.
+        return Reason(found["reason"]) if found["reason"] in set(Reason) else Reason.DEADLINE_EXCEEDED
 
     @property
     def is_complete(self) -> bool:
@@ -231,6 +253,7 @@ def read_run(raw: Raw) -> Run:
     """Read a ConfidentialAttestationRun."""
     return Run(
         target=Target.of(RUN, raw),
+        created_at=parse_rfc3339(raw["metadata"]["creationTimestamp"]),
         generation=int(raw["metadata"].get("generation") or 1),
         spec=raw.get("spec") or {},
         status=raw.get("status") or {},

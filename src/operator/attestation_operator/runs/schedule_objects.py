@@ -241,10 +241,7 @@ def read_open(raw: Raw) -> OpenRun | None:
 
 
 def _is_settled(raw: Raw, status: Raw) -> bool:
-    try:
-        return status.get("phase") in ENDED and objects.read_run(raw).is_complete
-    except ValueError:
-        return False  # words that are none of ours: it waits its day
+    return status.get("phase") in ENDED and objects.read_run(raw).is_complete
 
 
 def _is_schedule(owner: Raw) -> bool:

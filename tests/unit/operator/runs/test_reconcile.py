@@ -22,6 +22,7 @@ from tests.unit.operator.runs.world import (
     ENFORCED,
     NAME,
     NODE_NAME,
+    OPTIONS,
     REPORTED,
     SPACE,
     Killed,
@@ -764,3 +765,32 @@ def test_what_is_written_is_what_the_kinds_have(end: str) -> None:
         for raw in world.cluster.of(each.kind):
             each.model.model_validate({name: raw[name] for name in ("spec", "status") if name in raw})
     assert len(world.cluster.of(SECURITY_EVENT)) == 2
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running"])
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_run_whose_status_was_taken_away_ends_in_its_time(phase: str, is_away: bool) -> None:
+    """Who may write a status may leave of it nothing but the phase: it had stayed for ever, each look a fault."""
+    world = World()
+    world.look()
+    if phase == "Running":
+        world.settle()
+    world.run["status"] = {"phase": phase}
+    world.service.away = AWAY if is_away else None
+    world.settle()
+    world.pass_(121)
+    world.settle()
+    assert world.status["phase"] == "Failed"
+    assert world.status["completionTime"] == rfc3339(world.at)
+
+
+def test_an_ended_run_whose_status_was_rewritten_is_waited_for_no_longer_than_others() -> None:
+    """Neither a time that is missing nor a word that is nobody's is a fault at each look."""
+    world = ended(result("failed"))
+    conditions = [{**each, "reason": "Mine"} for each in world.status["conditions"] if each["status"] == "True"]
+    told = [each for each in conditions if each["type"] not in ("EventsEmitted", "Sealed")]
+    world.run["status"] = {"phase": "Failed", "verdict": "failed", "conditions": told}
+    world.settle()
+    world.pass_(OPTIONS.seal_timeout.total_seconds() + 600)
+    world.settle()
+    assert world.look().after is None
