@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import socket
 import stat
+import threading
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attestation_service.archive import ArchiveFault, Fault, archive_of
+from attestation_service.archive import ArchiveFault, Fault, archive_of, bucket
 from attestation_service.archive.bucket import BucketArchive
 from attestation_service.archive.directory import DirectoryArchive
 from attestation_service.archive_location import Bucket, Directory, LocationInvalid, parse_location
@@ -204,3 +207,46 @@ def test_what_is_no_answer_of_a_storage_is_a_fault_that_passes(
     with pytest.raises(ArchiveFault) as caught:
         archive.put(NAME, DATA, TYPE)
     assert caught.value.fault is Fault.FAILED
+
+
+def _trickle(listener: socket.socket, cut: threading.Event) -> None:
+    """Answer one request without an end, a byte at a time; note when nobody takes it any more."""
+    with contextlib.suppress(OSError):
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(10)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            try:
+                for _ in range(2000):
+                    connection.sendall(b"x")
+                    cut.wait(0.01)
+            except OSError:
+                cut.set()
+
+
+def test_a_storage_that_answers_byte_by_byte_has_a_time_for_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each byte came in time, the answer never, and every seal waited behind it: its thread has to be free again."""
+    monkeypatch.setattr(bucket, "WHOLE_SECONDS", 1)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("NO_PROXY", "*")
+    cut = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        server = threading.Thread(target=_trickle, args=(listener, cut))
+        server.start()
+        place = Bucket(
+            name="bucket",
+            prefix="",
+            endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}",
+            region="us-east-1",
+        )
+        archive = BucketArchive(place, timedelta(days=1))
+        archive._client()  # read from many files, outside of the time that is bounded here
+        with pytest.raises(ArchiveFault, match="not done in 1") as caught:
+            archive.put(NAME, DATA, TYPE)
+        server.join(timeout=30)
+    assert caught.value.fault is Fault.UNREACHABLE
+    assert cut.is_set()

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from attestation.api.runs import RunDetail
+from attestation.results import Outcome, Passed
 from attestation.runs import Reason
 from attestation_operator.objects import BUNDLE, RUN, SECURITY_EVENT, Key, Target
 from attestation_operator.runs.bundles import bundle_object, seal_request
 from attestation_operator.runs.events import EventRecorder, ending_signals
 from attestation_operator.runs.objects import Run
 from attestation_operator.runs.results import result_object, spec_sha256
+from attestation_service.runs import judging
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.run_requests import (
     UID,
@@ -51,6 +53,7 @@ async def told(service: Service, *, reason: Reason | None, seed: bool = False) -
     verdict = attempt.result.verdict if attempt.result is not None else "indeterminate"
     run = Run(
         target=Target(kind=RUN, name=said.name, namespace=said.namespace, uid=UID, resource_version="1"),
+        created_at=service.clock.now(),
         generation=1,
         spec={
             "backend": "tpm",
@@ -105,6 +108,23 @@ async def test_a_failed_run(start: Starter) -> None:
     node = await admitted(service)
     await judged(service, node, opening(service, {"tpm": {"pcrs": {"7": "00" * 32}}}))
     await sealed(service, reason=Reason.VERDICT_FAILED)
+
+
+async def test_a_run_of_more_checks_than_a_result_holds(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the controller cuts is what the service cuts, and the note is no other than the service's."""
+    outcomes = judging._outcomes
+
+    def many(*case: Any) -> list[Outcome]:
+        return [*outcomes(*case), *(Passed(f"c{i}") for i in range(600))]
+
+    monkeypatch.setattr(judging, "_outcomes", many)
+    service = await serving(start)
+    node = await admitted(service)
+    await judged(service, node, opening(service, pinning(node)))
+    assert (await told(service, reason=None))["result"]["spec"]["verifierNotes"].startswith("told here: 510 of")
+    await sealed(service, reason=None)
 
 
 @pytest.mark.parametrize("seed", [False, True])

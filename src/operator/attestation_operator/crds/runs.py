@@ -7,7 +7,14 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from attestation.api.attestation_policy import AttestationPolicySpec
-from attestation.api.runs import CallerNonce, CheckOutcome
+from attestation.api.runs import (
+    MAX_ADVISORIES,
+    MAX_CHECKS,
+    MAX_ITEMS,
+    MAX_MEASUREMENTS,
+    CallerNonce,
+    CheckOutcome,
+)
 from attestation.runs import Backend, CheckSource, PolicySource, Reason, Verdict
 from attestation_operator.crds.parts import (
     IMMUTABLE,
@@ -179,7 +186,7 @@ class ResultTcb(Part):
     evaluation_data_number: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Which edition of the vendor's data was used"
     )
-    advisory_ids: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=256)] = Field(
+    advisory_ids: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=MAX_ADVISORIES)] = Field(
         default=(), description="Advisories that apply"
     )
 
@@ -207,14 +214,14 @@ class ResultSpec(Part):
     signature: Annotated[Bytes, Field(max_length=MAX_QUOTE)] | None = Field(
         default=None, description="Over the quote; absent where it is inside of it"
     )
-    evidence: Annotated[tuple[ResultBlob, ...], Field(max_length=16)] = Field(
+    evidence: Annotated[tuple[ResultBlob, ...], Field(max_length=MAX_ITEMS)] = Field(
         default=(), description="What the node sent, by digest"
     )
-    measurements: Annotated[tuple[Measurement, ...], Field(max_length=64)] = Field(
+    measurements: Annotated[tuple[Measurement, ...], Field(max_length=MAX_MEASUREMENTS)] = Field(
         default=(), description="What hardware measured", json_schema_extra=listed("slot")
     )
     verdict: Verdict = Field(description="verified, failed or indeterminate")
-    checks: Annotated[tuple[ResultCheck, ...], Field(max_length=512)] = Field(
+    checks: Annotated[tuple[ResultCheck, ...], Field(max_length=MAX_CHECKS)] = Field(
         default=(), description="Each check with what was expected and found"
     )
     tcb: ResultTcb | None = Field(default=None, description="Of the platform")

@@ -164,17 +164,20 @@ def _look(case: Case) -> Decision:
         return lost(case, detail)
     assert isinstance(detail, RunDetail)
     if other := request.of_another(run, detail):
-        # Its verdict is another's, whatever it says. A run of which nothing is known ends with its time.
-        if at >= run.deadline:
-            return _fail(case, Reason.DEADLINE_EXCEEDED, f"the service: {other}")
-        return Decision(
-            after=pause_for(case, LOST_SECONDS), warning=f"the service tells of another run: {other}"
-        )
+        # Its verdict is another's, whatever it says.
+        return _untold(case, f"the service tells of another run: {other}")
     back = recovered(case)
     if back.again:
         return back
     found = _look_at(case, detail)
     return replace(found, actions=(*back.actions, *found.actions), warning=found.warning or back.warning)
+
+
+def _untold(case: Case, words: str) -> Decision:
+    """Wait for the end of a run of which nothing is known that could be told: it ends with its time."""
+    if case.at >= case.run.deadline:
+        return _fail(case, Reason.DEADLINE_EXCEEDED, words)
+    return Decision(after=pause_for(case, LOST_SECONDS), warning=words)
 
 
 def _look_at(case: Case, detail: RunDetail) -> Decision:
@@ -235,6 +238,8 @@ def _end(
     """Write the Result, then the phase."""
     run = case.run
     wanted_result = results.result_object(run, detail, attempt, reason=reason)
+    if unfit := results.fault(wanted_result):
+        return _untold(case, f"what the service tells is no Result: {unfit}")
     there = case.objects[run.result]
     # One of another run of this name, or one that the service does not bear out, goes first.
     if there is not None and not results.is_same(there, wanted_result):

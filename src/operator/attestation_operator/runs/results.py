@@ -19,9 +19,12 @@ from attestation.wire import jcs
 from attestation_operator.actions import Action, Delete, MergeStatus
 from attestation_operator.crds.runs import ResultSpec
 from attestation_operator.objects import RESULT, Raw, Target
+from attestation_operator.runs.kinds import faults
 from attestation_operator.runs.objects import Run, later
 
 SOONEST_SECONDS: Final = 1.0
+MAX_BYTES: Final = 900_000
+"""Of a Result's `spec`, as JSON: etcd keeps no object of 1.5 MiB, and the service reads a MiB of what is to be sealed."""
 
 
 def result_object(
@@ -81,6 +84,13 @@ def _found(result: RunResult) -> dict[str, Any]:
 
 def _present(**members: Any) -> dict[str, Any]:
     return {key: value for key, value in members.items() if value is not None}
+
+
+def fault(wanted: Raw) -> str | None:
+    """Return why an API server would not keep a Result as the service tells it; None where it would."""
+    if (size := len(jcs(wanted["spec"]))) > MAX_BYTES:
+        return f"spec: {size} bytes, and {MAX_BYTES} are kept"
+    return next(iter(faults(RESULT, {"spec": wanted["spec"]})), None)
 
 
 def is_same(there: Raw, wanted: Raw) -> bool:

@@ -7,8 +7,9 @@ node of the run (`kubernetes.io.node`), by name and by UID.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AwareDatetime, Field, model_validator
 
@@ -47,6 +48,11 @@ DeviceCode = Literal[
 CheckOutcome = Literal["pass", "fail", "skipped", "unavailable"]
 
 MAX_ITEMS = 16
+MAX_CHECKS: Final = 512
+"""What a Result in Kubernetes holds; two are left to the controller, which says why there is no evidence."""
+MAX_MEASUREMENTS: Final = 64
+MAX_ADVISORIES: Final = 256
+MAX_NOTES: Final = 1024
 CallerNonce = Annotated[str, Field(min_length=16, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, hex")]
 Words = Annotated[str, Field(max_length=1024)]
@@ -220,8 +226,23 @@ class RunResult(Wire):
     )
 
     def written(self) -> dict[str, Any]:
-        """Return it as members of a Result's `spec`: what the controller writes, and what the service has sealed."""
+        """Return it as members of a Result's `spec`: what the controller writes, and what the service has sealed.
+
+        Of more than an API server takes in a list the first are told, and in the notes that there are more: the run
+        would have no Result, and no end. Checks that passed go first.
+        """
         tcb = self.tcb
+        checks = _most(self.checks)
+        cut = [
+            f"{len(told)} of {len(found)} {name}"
+            for name, told, found in (
+                ("checks", checks, self.checks),
+                ("measurements", self.measurements[:MAX_MEASUREMENTS], self.measurements),
+                ("advisories", *((tcb.advisory_ids[:MAX_ADVISORIES], tcb.advisory_ids) if tcb else ((), ()))),
+            )
+            if len(told) < len(found)
+        ]
+        notes = "; ".join([f"told here: {', '.join(cut)}", *([self.notes] if self.notes else ())])[:MAX_NOTES]
         return _present(
             verdict=self.verdict,
             machineID=self.machine_id,
@@ -231,19 +252,27 @@ class RunResult(Wire):
                 {"mediaType": each.media_type, "sha256": each.sha256, "size": each.size, "url": each.url}
                 for each in self.evidence
             ],
-            measurements=[{"slot": each.slot, "digest": each.digest} for each in self.measurements],
-            checks=[each.model_dump(exclude_none=True) for each in self.checks],
+            measurements=[
+                {"slot": each.slot, "digest": each.digest} for each in self.measurements[:MAX_MEASUREMENTS]
+            ],
+            checks=[each.model_dump(exclude_none=True) for each in checks],
             tcb=None
             if tcb is None
             else _present(
                 status=tcb.status,
                 date=tcb.date,
                 evaluationDataNumber=tcb.evaluation_data_number,
-                advisoryIDs=list(tcb.advisory_ids),
+                advisoryIDs=list(tcb.advisory_ids[:MAX_ADVISORIES]),
             ),
             attestationResult=self.attestation_result,
-            verifierNotes=self.notes,
+            verifierNotes=notes if cut else self.notes,
         )
+
+
+def _most(checks: Sequence[RunCheck]) -> list[RunCheck]:
+    """Return as many as a Result holds, in their order; where there are more, those that did not pass before others."""
+    by_weight = sorted(range(len(checks)), key=lambda i: checks[i].outcome == "pass")
+    return [checks[i] for i in sorted(by_weight[: MAX_CHECKS - 2])]
 
 
 def _present(**members: Any) -> dict[str, Any]:

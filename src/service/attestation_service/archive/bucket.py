@@ -21,10 +21,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
 
 from attestation_service.archive.archive import ArchiveFault, Fault, Stored, demand_name
+from attestation_service.archive.bounded import TookTooLong, bind, bounded
 from attestation_service.archive_location import Bucket
 
 CONNECT_SECONDS: Final = 5
 READ_SECONDS: Final = 20
+"""Longest wait for the next byte."""
+WHOLE_SECONDS: Final = 30
+"""Longest time for all of what keeps or reads an object, and a second more for each MiB: others wait behind it."""
 LOCK: Final = "COMPLIANCE"
 MAX_BYTES: Final = 128 << 20
 SLACK: Final = timedelta(minutes=5)
@@ -80,7 +84,16 @@ class BucketArchive:
     def put(self, name: str, data: bytes, media_type: str) -> Stored:
         """Keep *data* in the object *name*, locked."""
         demand_name(name)
-        key = self._bucket.prefix + name
+        with self._bounded(name, len(data)):
+            return self._put(self._bucket.prefix + name, data, media_type)
+
+    def get(self, url: str) -> bytes:
+        """Return the object of *url*, in the version that it names."""
+        key, version = self._parts(url)
+        with self._bounded(key, MAX_BYTES):
+            return self._read(key, version)[0]
+
+    def _put(self, key: str, data: bytes, media_type: str) -> Stored:
         until = (self._clock() + self._retention).replace(microsecond=0)
         with self._told(key):
             try:
@@ -102,11 +115,6 @@ class BucketArchive:
                 version = self._kept(key, data, until)
         self._demand_lock(key, version, until)
         return Stored(url=self._url(key, version))
-
-    def get(self, url: str) -> bytes:
-        """Return the object of *url*, in the version that it names."""
-        key, version = self._parts(url)
-        return self._read(key, version)[0]
 
     def _kept(self, key: str, data: bytes, until: datetime) -> str | None:
         """Return the version of the object that is there, which has to be the same; lock it for as long as a new one.
@@ -150,11 +158,13 @@ class BucketArchive:
         # by several threads, and be made by one.
         with self._making:
             if self._found is None:
-                self._found = self._session.create_client(
-                    "s3",
-                    region_name=self._bucket.region,
-                    endpoint_url=self._bucket.endpoint,
-                    config=self._config,
+                self._found = bind(
+                    self._session.create_client(
+                        "s3",
+                        region_name=self._bucket.region,
+                        endpoint_url=self._bucket.endpoint,
+                        config=self._config,
+                    )
                 )
             return self._found
 
@@ -168,6 +178,14 @@ class BucketArchive:
             raise ArchiveFault(Fault.MISSING, f"{url} is not in the bucket {self._bucket.name}")
         version = unquote(parts.query.removeprefix("versionId=")) if parts.query else None
         return parts.path.removeprefix("/"), version
+
+    @contextmanager
+    def _bounded(self, key: str, size: int) -> Iterator[None]:
+        try:
+            with bounded(WHOLE_SECONDS + size / (1 << 20)):
+                yield
+        except TookTooLong as e:
+            raise ArchiveFault(Fault.UNREACHABLE, f"{key}: {e}") from e
 
     @contextmanager
     def _told(self, key: str) -> Iterator[None]:

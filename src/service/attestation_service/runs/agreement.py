@@ -104,7 +104,7 @@ def _demand_found(said: Mapping[str, Any], found: RunResult) -> None:
     if not isinstance(checks, list) or checks[: len(judged)] != judged:
         raise RunDiffers("checks of the Result are not what the service found")
     _demand_of_agent(checks[len(judged) :])
-    _demand(said, verifierNotes=found.notes)
+    _demand(said, verifierNotes=written.get("verifierNotes"))
 
 
 def _demand_of_agent(checks: list[Any]) -> None:

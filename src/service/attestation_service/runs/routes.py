@@ -22,7 +22,8 @@ route(
     done=202,
     logs=True,
 )
-route(controllers, ClusterAPI.seal_run, ControllerDuty.RUNS.value, sealing.seal, logs=True)
+# No `logs`: a Result is shorter than a boot log, and of many more values.
+route(controllers, ClusterAPI.seal_run, ControllerDuty.RUNS.value, sealing.seal)
 route(
     router,
     OperatorAPI.run_bundle,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attestation.api.runs import RunResult
+from attestation.api.runs import RunCheck, RunMeasurement, RunResult, RunTcb
 from attestation.clock import parse_rfc3339, rfc3339
 from attestation.runs import EventType
 from attestation_operator import crds
@@ -794,3 +794,46 @@ def test_an_ended_run_whose_status_was_rewritten_is_waited_for_no_longer_than_ot
     world.pass_(OPTIONS.seal_timeout.total_seconds() + 600)
     world.settle()
     assert world.look().after is None
+
+
+def test_more_than_a_result_holds_is_cut_with_a_note() -> None:
+    """An API server would refuse the Result, and the run stay for ever: what did not pass is told in any case."""
+    checks = [RunCheck(id=f"c{i}", outcome="pass") for i in range(600)]
+    checks.append(RunCheck(id="last", outcome="fail"))
+    measured = tuple(RunMeasurement(slot=str(i), digest="ab") for i in range(70))
+    tcb = RunTcb(advisory_ids=tuple(f"A-{i}" for i in range(300)))
+    found = result("failed", checks=tuple(checks), measurements=measured, tcb=tcb, notes="n" * 1024)
+    world = ended(found.model_copy(update={"rejected": "malformed-evidence"}))
+    spec = world.result["spec"]
+    assert world.said["Failed"] == ("True", "EvidenceRejected")
+    assert [each["id"] for each in spec["checks"][-3:]] == ["c508", "last", "evidence"]
+    assert len(spec["checks"]) == 511
+    assert spec["verifierNotes"].startswith(
+        "told here: 510 of 601 checks, 64 of 70 measurements, 256 of 300 advisories; nnn"
+    )
+    assert world.said["Sealed"][0] == "True"
+
+
+@pytest.mark.parametrize(
+    ("more", "fault"),
+    [
+        ({"attestation_result": "e" * 600_000}, "spec.attestationResult: "),
+        (
+            {"checks": tuple(RunCheck(id="c", outcome="pass", actual="x" * 1024) for _ in range(510))}
+            | {"attestation_result": "e" * 500_000},
+            "bytes",
+        ),
+    ],
+)
+def test_what_no_result_can_say_is_not_waited_for_beyond_the_time_of_the_run(
+    more: dict[str, Any], fault: str
+) -> None:
+    """Nothing that was signed is cut: its Result says that the run ended without a verdict, and is sealed as such."""
+    world = ended(result("verified", **more))
+    assert world.status["phase"] == "Running"
+    assert fault in world.warnings[-1]
+    world.pass_(121)
+    world.settle()
+    assert world.said["Failed"] == ("True", "DeadlineExceeded")
+    assert world.result["spec"]["verdict"] == "indeterminate"
+    assert world.said["Sealed"][0] == "True"
