@@ -1,5 +1,7 @@
 """The work queue: names of objects that want to be looked at. Each is there once; no two tasks look at the same one.
 
+Namespaces take turns: whoever may create objects in one, thousands at once, delays what is in the others by one each.
+
 kopf retries no handler of foreign objects (they get no annotations from us, which it would need for that), so nothing
 is done in its handlers: they put a name here.
 """
@@ -62,7 +64,9 @@ class WorkQueue:
         self._log = log
         self._workers = workers
         self._spread = spread
-        self._waiting: OrderedDict[Key, Raw | None] = OrderedDict()
+        self._waiting: OrderedDict[str | None, OrderedDict[Key, Raw | None]] = OrderedDict()
+        """By namespace, that whose turn is next first; none is empty."""
+        self._number = 0
         self._seen_characters = 0
         self._busy: set[Key] = set()
         self._again: dict[Key, Raw | None] = {}
@@ -71,7 +75,7 @@ class WorkQueue:
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._later)
+        return self._number + len(self._later)
 
     def add(self, key: Key, seen: Raw | None = None) -> None:
         """Have the object *key* looked at soon; *seen* is what is known of it, the newest wins."""
@@ -81,8 +85,10 @@ class WorkQueue:
             self._drop(self._again.get(key))
             self._again[key] = self._kept(seen)
             return
-        self._drop(self._waiting.get(key))
-        self._waiting[key] = self._kept(seen)
+        waiting = self._waiting.setdefault(key.namespace, OrderedDict())
+        self._number += key not in waiting
+        self._drop(waiting.get(key))
+        waiting[key] = self._kept(seen)
         self._metrics.queued.set(len(self))
         self._wake.set()
 
@@ -102,7 +108,7 @@ class WorkQueue:
             while not self._waiting:
                 self._wake.clear()
                 await self._wake.wait()
-            key, seen = self._waiting.popitem(last=False)
+            key, seen = self._next()
             self._drop(seen)
             self._busy.add(key)
             try:
@@ -116,6 +122,14 @@ class WorkQueue:
             elif after is not None:
                 self._at(key, after)
             self._metrics.queued.set(len(self))
+
+    def _next(self) -> tuple[Key, Raw | None]:
+        namespace, waiting = self._waiting.popitem(last=False)
+        found = waiting.popitem(last=False)
+        self._number -= 1
+        if waiting:
+            self._waiting[namespace] = waiting  # behind the others
+        return found
 
     async def _tried(self, key: Key, seen: Raw | None) -> float | None:
         """Handle one object; return after how many seconds to look again, None for not by itself."""

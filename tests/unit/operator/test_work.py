@@ -15,7 +15,7 @@ from attestation.errors import Conflict, Unavailable
 from attestation_operator import work
 from attestation_operator.errors import ClusterRefused, ClusterUnavailable, NotLeading, ObjectChanged
 from attestation_operator.metrics import Metrics
-from attestation_operator.objects import CSR, Key, Raw
+from attestation_operator.objects import CSR, RUN, Key, Raw
 from attestation_operator.work import LONGEST_PAUSE_SECONDS, WorkQueue, pause_seconds
 from tests.unit.operator.doubles import Log, seen
 
@@ -122,6 +122,25 @@ def test_no_two_tasks_look_at_one_object() -> None:
     asyncio.run(go())
 
 
+def test_namespaces_take_turns() -> None:
+    """Thousands of objects in one of them delay those of the others by one each."""
+
+    async def go() -> None:
+        world = World(workers=1)
+        many = [Key(kind=RUN, name=f"m{number}", namespace="many") for number in range(5)]
+        for each in many:
+            world.queue.add(each)
+        for name in ("a", "b"):
+            world.queue.add(Key(kind=RUN, name=name, namespace="few"))
+        world.queue.add(key("node"))
+        assert len(world.queue) == 8
+        await world.run(8)
+        assert [name for name, _ in world.handled] == ["m0", "a", "node", "m1", "b", "m2", "m3", "m4"]
+        assert world.left == 0
+
+    asyncio.run(go())
+
+
 def test_several_objects_are_looked_at_at_once() -> None:
     """One that takes long keeps no other waiting."""
 
@@ -214,7 +233,7 @@ def test_what_a_stranger_sent_is_not_kept_without_end(monkeypatch: pytest.Monkey
         world = World()
         for name in "abcdef":
             world.queue.add(key(name), seen(name, 5000))
-        kept = [name for name, shown in world.queue._waiting.items() if shown is not None]
+        kept = [name for name, shown in world.queue._waiting[None].items() if shown is not None]
         assert len(kept) == 2
         await world.run(6)
         assert sorted(name for name, _ in world.handled) == list("abcdef")
@@ -232,7 +251,7 @@ def test_what_counts_is_what_somebody_chose(monkeypatch: pytest.MonkeyPatch) -> 
     ):
         world = World()
         world.queue.add(key("a"), {"metadata": {"name": "a"}, "spec": spec})
-        assert (world.queue._waiting[key("a")] is not None) is kept
+        assert (world.queue._waiting[None][key("a")] is not None) is kept
 
 
 @given(failures=st.integers(1, 10_000), spread=st.floats(0, 1))
