@@ -123,7 +123,9 @@ async def test_a_run_of_more_checks_than_a_result_holds(
     service = await serving(start)
     node = await admitted(service)
     await judged(service, node, opening(service, pinning(node)))
-    assert (await told(service, reason=None))["result"]["spec"]["verifierNotes"].startswith("told here: 510 of")
+    assert (await told(service, reason=None))["result"]["spec"]["verifierNotes"].startswith(
+        "told here: 510 of"
+    )
     await sealed(service, reason=None)
 
 

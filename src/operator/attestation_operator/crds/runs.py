@@ -186,9 +186,9 @@ class ResultTcb(Part):
     evaluation_data_number: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Which edition of the vendor's data was used"
     )
-    advisory_ids: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=MAX_ADVISORIES)] = Field(
-        default=(), description="Advisories that apply"
-    )
+    advisory_ids: Annotated[
+        tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=MAX_ADVISORIES)
+    ] = Field(default=(), description="Advisories that apply")
 
 
 class ResultSpec(Part):

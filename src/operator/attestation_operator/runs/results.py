@@ -24,7 +24,7 @@ from attestation_operator.runs.objects import Run, later
 
 SOONEST_SECONDS: Final = 1.0
 MAX_BYTES: Final = 900_000
-"""Of a Result's `spec`, as JSON: etcd keeps no object of 1.5 MiB, and the service reads a MiB of what is to be sealed."""
+"""Of a Result's `spec`, as JSON: etcd keeps less than 1.5 MiB, and the service reads a MiB of what is to be sealed."""
 
 
 def result_object(

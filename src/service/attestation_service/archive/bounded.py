@@ -1,7 +1,7 @@
 """A bound for all that is asked of an object storage: one that sends a byte at a time lets no read time out.
 
-The timeouts of botocore are those of one read each. So the sockets of who asks are remembered, and shut from beside when
-the time is over: the thread that waits finds their end and is free, whatever the server does.
+The timeouts of botocore are those of one read each. So the sockets of who asks are remembered, and shut from beside
+when the time is over: the thread that waits finds their end and is free, whatever the server does.
 """
 
 from __future__ import annotations
@@ -87,8 +87,10 @@ def bounded(seconds: float) -> Iterator[None]:
 
 def bind(client: Any) -> Any:
     """Return *client*, of botocore, with connections that a block of `bounded` ends."""
-    # botocore lets nobody choose them; the test with a server that trickles says if that ever is elsewhere.
-    client._endpoint.http_session._pool_classes_by_scheme.update(http=_Pool, https=_TLSPool)
+    # botocore lets nobody choose them. Where another version keeps them elsewhere, a test with a server that trickles
+    # says so.
+    session = client._endpoint.http_session  # noqa: SLF001
+    session._pool_classes_by_scheme.update(http=_Pool, https=_TLSPool)  # noqa: SLF001
     return client
 
 

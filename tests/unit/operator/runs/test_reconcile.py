@@ -787,7 +787,9 @@ def test_a_run_whose_status_was_taken_away_ends_in_its_time(phase: str, is_away:
 def test_an_ended_run_whose_status_was_rewritten_is_waited_for_no_longer_than_others() -> None:
     """Neither a time that is missing nor a word that is nobody's is a fault at each look."""
     world = ended(result("failed"))
-    conditions = [{**each, "reason": "Mine"} for each in world.status["conditions"] if each["status"] == "True"]
+    conditions = [
+        {**each, "reason": "Mine"} for each in world.status["conditions"] if each["status"] == "True"
+    ]
     told = [each for each in conditions if each["type"] not in ("EventsEmitted", "Sealed")]
     world.run["status"] = {"phase": "Failed", "verdict": "failed", "conditions": told}
     world.settle()
