@@ -12,7 +12,8 @@ COPY deploy/locks deploy/locks
 RUN python3 -m venv /build \
     && /build/bin/pip install --no-cache-dir --require-hashes -r deploy/locks/build.lock \
     && python3 -m venv --without-pip /opt/itl-attestation \
-    && /build/bin/pip --python /opt/itl-attestation/bin/python install --no-cache-dir --no-compile --require-hashes -r deploy/locks/operator.lock
+    && cat deploy/locks/operator*.lock > image.lock \
+    && /build/bin/pip --python /opt/itl-attestation/bin/python install --no-cache-dir --no-compile --require-hashes -r image.lock
 COPY . .
 # Compiled here, once: nothing can be written later. By content, because an image rounds the times of files.
 RUN /build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation -w /wheels src/sdk src/operator \
@@ -35,7 +36,7 @@ ENV PATH=/opt/itl-attestation/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFER
 USER 10003:10003
 WORKDIR /
 EXPOSE 8081
-# Metrics of runs, agent and webhook; where an API server asks the webhook.
+# Metrics of runs, hsm, agent and webhook; where an API server asks the webhook.
 EXPOSE 9090 9443
 STOPSIGNAL SIGTERM
 # The controller is named by who runs it; its probes are asked by the kubelet.

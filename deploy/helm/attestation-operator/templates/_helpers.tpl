@@ -22,9 +22,16 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "operator.demands" -}}
 {{- if not .Values.settings.service_url }}{{ fail "settings.service_url: say under which address the controllers reach the attestation service" }}{{ end }}
 {{- if and .Values.controllers.signer (not .Values.configMaps.nodeCA) }}{{ fail "configMaps.nodeCA: name the ConfigMap with the CAs of nodes, or set controllers.signer=false" }}{{ end }}
-{{- if not (or .Values.controllers.approver .Values.controllers.signer .Values.controllers.nodes .Values.controllers.runs .Values.agent.enabled) }}{{ fail "controllers: none is to run" }}{{ end }}
+{{- if not (or .Values.controllers.approver .Values.controllers.signer .Values.controllers.nodes .Values.controllers.runs .Values.controllers.hsm .Values.agent.enabled) }}{{ fail "controllers: none is to run" }}{{ end }}
 {{- if and (or .Values.controllers.runs .Values.agent.enabled) (semverCompare "<1.32.0-0" .Capabilities.KubeVersion.Version) }}{{ fail "controllers.runs and agent.enabled: attestation runs need Kubernetes 1.32, whose tokens name the node" }}{{ end }}
 {{- if and .Values.controllers.runs (not .Values.runs.clusterID) }}{{ fail "runs.clusterID: say what the attestation service calls this cluster" }}{{ end }}
+{{- if .Values.controllers.hsm }}
+{{- with .Values.hsm }}
+{{- if not (or .modules .tpms) }}{{ fail "hsm.modules and hsm.tpms: say where a token is" }}{{ end }}
+{{- range .env }}{{ if hasPrefix "ITL_" .name }}{{ fail (printf "hsm.env: %s is the controller's own" .name) }}{{ end }}{{ end }}
+{{- if and .tpms (not .tpmKeys) }}{{ fail "hsm.tpmKeys: say which volume keeps the wrapped keys of the TPM; without them its CA is lost" }}{{ end }}
+{{- end }}
+{{- end }}
 {{- with .Values.admission.webhook }}
 {{- if and .enabled (ne (empty .certificateSecret) (empty .caBundle)) }}{{ fail "admission.webhook: certificateSecret and caBundle belong together" }}{{ end }}
 {{- end }}
@@ -38,8 +45,20 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{/* Which controllers run, as a list. */}}
 {{- define "operator.controllers" -}}
-{{- range $name := list "approver" "signer" "nodes" "runs" }}{{ if index $.Values.controllers $name }}
+{{- range $name := list "approver" "signer" "nodes" "runs" "hsm" }}{{ if index $.Values.controllers $name }}
 - {{ $name }}{{ end }}{{ end }}
+{{- end }}
+
+{{/* How many replicas a controller has: called with the chart and the controller. */}}
+{{- define "operator.replicas" -}}
+{{- if eq .name "hsm" }}{{ .chart.Values.hsm.replicaCount }}{{ else }}{{ .chart.Values.replicaCount }}{{ end }}
+{{- end }}
+
+{{/* Name and place of each of a list, as the controller is told them: called with the list and the member that is the place. */}}
+{{- define "operator.named" -}}
+{{- $told := list }}
+{{- range .of }}{{ $told = append $told (printf "%s=%s" .name (index . $.member)) }}{{ end }}
+{{- join "," $told }}
 {{- end }}
 
 {{/* Settings, of those that a program has: called with the chart and the names of settings that it has not. */}}
@@ -74,4 +93,13 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "operator.name" . }}-r
 - attestationschedules
 - securityevents
 - attestationbundles
+{{- end }}
+
+{{/* The kinds of CA keys in hardware, as a list. */}}
+{{- define "operator.hsmKinds" -}}
+- hardwaresecuritymodules
+- hsmissuers
+- hsmclusterissuers
+- quoteattestations
+- hsmcertificates
 {{- end }}
