@@ -1,5 +1,6 @@
 """`attestation.itl.io/v1alpha1`: CA keys in attested hardware, as models (HSM-AND-KUBERNETES §§10, 11)."""
 
+# Algorithms for: ca-key, wrapped-key, certified-key
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar

@@ -1,5 +1,6 @@
 """`attestation.itl.io/v1alpha1`: HsmCertificate, as a model: leaf keys that never leave a token."""
 
+# Algorithms for: certified-key
 from __future__ import annotations
 
 from typing import Annotated, Literal

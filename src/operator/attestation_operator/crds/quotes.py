@@ -1,5 +1,6 @@
 """`attestation.itl.io/v1alpha1`: QuoteAttestation, as a model (HSM-AND-KUBERNETES §11)."""
 
+# Algorithms for: wrapped-key
 from __future__ import annotations
 
 from typing import Annotated, Literal

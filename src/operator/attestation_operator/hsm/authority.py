@@ -1,6 +1,5 @@
 """A CA whose key is on a token: its rules, its certificate by itself, and what proves that both belong together."""
 
-# Algorithms for: ca-key
 from __future__ import annotations
 
 import secrets

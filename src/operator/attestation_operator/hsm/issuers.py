@@ -4,6 +4,7 @@
 token or to the service; each may be asked again, and what it makes is looked up first, so a process may end anywhere.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 from collections.abc import Mapping

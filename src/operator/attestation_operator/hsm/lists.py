@@ -1,6 +1,5 @@
 """Revocation lists, and the key that answers OCSP: the service says what is due, the token signs it (§8)."""
 
-# Algorithms for: ca-key
 from __future__ import annotations
 
 from datetime import datetime
