@@ -70,8 +70,10 @@ class Made:
             .not_valid_before(self.begins)
             .not_valid_after(self.ends)
             .add_extension(x509.BasicConstraints(self.ca, self.path_length), critical=True)
-            .add_extension(x509.KeyUsage(**{bit: bit in self.usage for bit in bits}), critical=True)
         )
+        if self.usage:
+            usage = x509.KeyUsage(**{bit: bit in self.usage for bit in bits})
+            builder = builder.add_extension(usage, critical=True)
         if self.ski:
             ski = x509.SubjectKeyIdentifier.from_public_key(self.key.public_key())
             builder = builder.add_extension(ski, critical=False)
@@ -115,6 +117,8 @@ BAD = {
     "no CA": (chain(replace(OURS, ca=False, path_length=None)), "none of a CA"),
     "may not sign": (chain(replace(OURS, usage=("crl_sign",))), "keyCertSign"),
     "may not sign lists": (chain(replace(OURS, usage=("key_cert_sign",))), "cRLSign"),
+    # What `openssl req -x509` makes of itself.
+    "a root that does not say what its key is for": (chain(root=replace(ROOT, usage=())), "has no KeyUsage"),
     "no room": (chain(middle=replace(MIDDLE, path_length=0)), "allows 0 CAs"),
     "ended": (chain(middle=replace(MIDDLE, ends=AT - timedelta(seconds=1))), "not now"),
     "not yet": (chain(replace(OURS, begins=AT + timedelta(days=1))), "not now"),
@@ -129,7 +133,7 @@ BAD = {
     "another key identifier": (chain(replace(OURS, aki=bytes(20))), "names another key"),
     "no root": ([OURS.der(), MIDDLE.der()], "root must be last"),
     "root of another": (chain(root=replace(ROOT, signer=OTHER)), "did not sign"),
-    "alone": ([OWN], "1 certificates"),
+    "alone": ([OWN], "a chain of 1"),
     "too many": ([*chain(), *[ROOT.der()] * MAX_CHAIN], "2 to"),
     "no certificate": ([OURS.der(), b"\x30\x00"], "certificate 2"),
 }

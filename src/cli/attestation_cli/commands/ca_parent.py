@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from attestation_cli.ca_screen import FILE, YES, emit_issuers, find_issuer, write_file
-from attestation_cli.options import FILE_PATH, new_proposal_option, printing
+from attestation_cli.options import EXISTING_FILE, new_proposal_option, printing
 from attestation_cli.session import Session, checked
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def csr(
 
 @click.command("import-certificate")
 @click.argument("issuer")
-@click.argument("chain", type=FILE_PATH)
+@click.argument("chain", type=EXISTING_FILE)
 @click.option("-r", "--reason", required=True, help="Why; kept in the audit.")
 @click.option("--force", is_flag=True, help="Also for a key that signs already.")
 @YES

@@ -121,7 +121,7 @@ def check_chain(chain: Sequence[bytes], own: bytes, at: datetime) -> None:
     """
     if not 2 <= len(chain) <= MAX_CHAIN:
         raise CAChainInvalid(
-            f"{len(chain)} certificates: ours, those between, and the root are 2 to {MAX_CHAIN}"
+            f"a chain of {len(chain)}: ours first, those between, the self-signed root last are 2 to {MAX_CHAIN}"
         )
     read = [_read(der, depth) for depth, der in enumerate(chain)]
     before = _read(own, 0)
@@ -159,7 +159,9 @@ def _check_ca(certificate: Certificate, depth: int, at: datetime) -> None:
     problem = None
     if not certificate.is_ca:
         problem = "is none of a CA"
-    elif usage is None or not {"key_cert_sign", "crl_sign"} <= usage:
+    elif usage is None:
+        problem = "has no KeyUsage, which a CA must have, with keyCertSign and cRLSign (RFC 5280, 4.2.1.3)"
+    elif not {"key_cert_sign", "crl_sign"} <= usage:
         problem = "may not sign certificates and revocation lists (keyCertSign, cRLSign)"
     elif certificate.path_length is not None and certificate.path_length < depth:
         problem = f"allows {certificate.path_length} CAs below it, not {depth}"
