@@ -8,7 +8,7 @@ import re
 import pytest
 
 from attestation import errors
-from attestation.errors import AttestationError, RateLimited, TEEDeviceError, TPMResponseError
+from attestation.errors import AttestationError, DeviceError, RateLimited, TEEDeviceError, TPMResponseError
 
 CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, AttestationError)]
 CODES = {
@@ -186,7 +186,13 @@ def test_retry_after_is_at_least_a_second() -> None:
 def test_hardware_says_how_it_failed() -> None:
     """In one word of a closed list, before the text."""
     told = TEEDeviceError("absent", "no such device")
-    assert (told.fault, str(told)) == ("absent", "device-absent: no such device")
+    assert (told.fault, str(told), told.found) == (
+        "absent",
+        "device-absent: no such device",
+        "no such device",
+    )
+    tpm = DeviceError("no such TPM", fault="absent", hint=". Load its driver")
+    assert (str(tpm), tpm.found) == ("no such TPM. Load its driver", "no such TPM")
 
 
 @pytest.mark.parametrize("meant", [None, "Machines"])

@@ -990,13 +990,18 @@ class DeviceError(AttestationError):
     Args:
         message: What was asked, and what came.
         fault: One of `DEVICE_FAULTS`; `attestation.device.faults` says which errno is which.
+        hint: What to do, for who runs `attestation-agent` on this machine; follows the message.
+
+    Attributes:
+        found: The message alone, for who is told the fault beside it, and runs another program.
     """
 
     code = "device-error"
 
-    def __init__(self, message: str, *, fault: str = "failed") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, fault: str = "failed", hint: str = "") -> None:
+        super().__init__(message + hint)
         self.fault = fault
+        self.found = message
 
 
 class TEEDeviceError(DeviceError):
@@ -1011,6 +1016,7 @@ class TEEDeviceError(DeviceError):
 
     def __init__(self, fault: str, message: str) -> None:
         super().__init__(f"device-{fault}: {message}", fault=fault)
+        self.found = message
 
 
 class TPMResponseError(DeviceError):

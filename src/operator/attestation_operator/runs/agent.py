@@ -333,10 +333,10 @@ class RunAgent:
                 run=run.name,
                 backend=run.backend,
                 code=f"device-{e.fault}",
-                reason=str(e),
+                reason=e.found,
             )
             why = DeviceUnavailable.model_validate(
-                {"code": f"device-{e.fault}", "detail": clipped(str(e), MAX_DETAIL_BYTES)}
+                {"code": f"device-{e.fault}", "detail": clipped(e.found, MAX_DETAIL_BYTES)}
             )
             return RunEvidence(challenge_id=challenge.id, unavailable=why)
         return RunEvidence(challenge_id=challenge.id, evidence=items)

@@ -162,7 +162,7 @@ class DeviceTransport(_StreamTransport):
             fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as e:
             raise DeviceError(
-                f"TPM {path}: {e.strerror}{_MEANINGS.get(e.errno or 0, '')}", fault=fault_of(e)
+                f"TPM {path}: {e.strerror}", fault=fault_of(e), hint=_MEANINGS.get(e.errno or 0, "")
             ) from e
         super().__init__(fd, path)
 
