@@ -143,7 +143,9 @@ def test_a_run_is_asked_for_as_it_is_typed(here: Cluster, typed: Type, tmp_path:
     ("words", "code", "said"),
     [
         (["create", "a", "--policy", "p", "--policy-file", "f"], 2, "either --policy or --policy-file"),
-        (["create", "a", "--nonce", "short"], 2, "at least 16"),
+        (["create", "a", "--nonce", "short"], 2, "--nonce must have at least 16"),
+        (["create", "a", "--timeout", "3s"], 2, "--timeout 3s is not from 5s to 5m"),
+        (["create", "a", "--timeout", "soon"], 2, "--timeout 'soon' is no duration like 30s"),
         (["create", "a", "--policy-file", "none.yaml"], 2, "none.yaml"),
         (["create", "a", "--policy-file", "bad.yaml"], 2, "PCR 0: any_of: not lower-case hex"),
         (["create", "a", "--policy-file", "text.yaml"], 2, "neither"),
@@ -201,8 +203,10 @@ def test_runs_are_listed_newest_first_and_by_node(here: Cluster, typed: Type) ->
     assert "AgentAbsent" in lines[1]
     found = json.loads(typed("run", "list", "--node", "listed-1", "-A", "-o", "json").stdout)
     assert [each["metadata"]["name"] for each in found] == ["one"]
-    assert "No runs." in typed("run", "list", "--schedule", "nightly").stderr
-    assert "No runs." in typed("run", "list", "-n", "elsewhere").stderr
+    nothing = "No runs in the namespace {}; -A looks in all of them."
+    assert nothing.format("default") in typed("run", "list", "--schedule", "nightly").stderr
+    assert nothing.format("elsewhere") in typed("run", "list", "-n", "elsewhere").stderr
+    assert typed("run", "list", "--schedule", "nightly", "-A").stderr.strip() == "No runs."
 
 
 RESULT_SPEC: Final[dict[str, Any]] = {

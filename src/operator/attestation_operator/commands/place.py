@@ -166,6 +166,11 @@ def ask(place: Place, work: Callable[[Asked], Coroutine[Any, Any, Found]]) -> Fo
         return asyncio.run(asked())
 
 
+def nothing_in(namespace: str, what: str) -> str:
+    """Return what a list of one namespace says that has no line: who forgot -n sees where it looked."""
+    return f"No {what} in the namespace {namespace}; -A looks in all of them."
+
+
 @contextlib.asynccontextmanager
 async def _connected(place: Place) -> AsyncGenerator[Asked, None]:
     import msgspec

@@ -23,7 +23,7 @@ from attestation_cli.plugin import (
     printing,
     time_cell,
 )
-from attestation_operator.commands.place import Asked, Place, ask, in_cluster
+from attestation_operator.commands.place import Asked, Place, ask, in_cluster, nothing_in
 
 if TYPE_CHECKING:
     from attestation_operator.objects import Raw
@@ -99,6 +99,9 @@ def create(
     """
     import secrets
 
+    from attestation.api.runs import CallerNonce
+    from attestation_operator.crds.runs import Timeout
+
     if policy is not None and policy_file is not None:
         raise RequestInvalid("either --policy or --policy-file")
     spec: dict[str, Any] = {"backend": backend, "targetNodeName": node}
@@ -107,9 +110,9 @@ def create(
     if policy_file is not None:
         spec["policy"] = _policy(policy_file)
     if nonce is not None:
-        spec["nonce"] = _nonce(nonce)
+        spec["nonce"] = _option("--nonce", CallerNonce, nonce)
     if timeout is not None:
-        spec["timeout"] = timeout
+        spec["timeout"] = _option("--timeout", Timeout, timeout)
     # Chosen here: where the answer is lost, it is known what to look for.
     end = f"-{backend}-{secrets.token_hex(3)}"
     name = name or node[: MAX_NAME - len(end)].rstrip("-.") + end
@@ -154,12 +157,19 @@ def _policy(file: Path) -> Any:
     return read
 
 
-def _nonce(text: str) -> str:
+def _option(name: str, kind: Any, text: str) -> str:
+    """Return what was typed, if a run may say it: a cluster knows the shape, and from 1.25 on the rules."""
     from pydantic import TypeAdapter
 
-    from attestation.api.runs import CallerNonce
+    from attestation_operator.crds.runs import Timeout
+    from attestation_operator.durations import NotADuration, parse_duration
 
-    taken: str = checked(lambda: TypeAdapter(CallerNonce).validate_python(text))
+    try:
+        if kind is Timeout:
+            parse_duration(text)
+        taken: str = checked(lambda: TypeAdapter(kind).validate_python(text))
+    except (NotADuration, RequestInvalid) as e:
+        raise RequestInvalid(f"{name} {e}") from None
     return taken
 
 
@@ -175,17 +185,18 @@ def list_(
     """List runs, the newest first."""
     from attestation_operator.commands import run_words as words
 
-    async def listed(asked: Asked) -> list[Raw]:
+    async def listed(asked: Asked) -> tuple[str, list[Raw]]:
         from attestation_operator.objects import RUN
         from attestation_operator.runs.schedule_objects import SCHEDULE_LABEL
 
-        return await asked.cluster.list(
+        return asked.namespace, await asked.cluster.list(
             RUN,
             namespace=None if all_namespaces else asked.namespace,
             labels=None if schedule is None else {SCHEDULE_LABEL: schedule},
         )
 
-    runs = [each for each in ask(place, listed) if node in (None, each["spec"].get("targetNodeName"))]
+    namespace, found = ask(place, listed)
+    runs = [each for each in found if node in (None, each["spec"].get("targetNodeName"))]
     runs.sort(key=lambda run: (run["metadata"]["creationTimestamp"], run["metadata"]["name"]), reverse=True)
     now = datetime.now(UTC)
     columns: dict[Column, Callable[[Any], Any]] = {
@@ -199,7 +210,7 @@ def list_(
         Column("AGE"): lambda r: time_cell(words.instant(r, "metadata", "creationTimestamp"), now),
         Column("UID", wide=True): lambda r: r["metadata"]["uid"],
     }
-    session.emit_list(iter(runs), columns, "No runs.")
+    session.emit_list(iter(runs), columns, "No runs." if all_namespaces else nothing_in(namespace, "runs"))
 
 
 @group.command("show")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attestation_cli.plugin import Column, Session, cell, listing, moment_cell, printing, time_cell
-from attestation_operator.commands.place import Asked, ObjectUnknown, Place, ask, in_cluster
+from attestation_operator.commands.place import Asked, ObjectUnknown, Place, ask, in_cluster, nothing_in
 
 if TYPE_CHECKING:
     from attestation_operator.objects import Raw
@@ -34,11 +34,14 @@ def list_(session: Session, place: Place, *, all_namespaces: bool) -> None:
     """List schedules by their names."""
     from attestation_operator.commands import run_words as words
 
-    async def listed(asked: Asked) -> list[Raw]:
+    async def listed(asked: Asked) -> tuple[str, list[Raw]]:
         from attestation_operator.objects import SCHEDULE
 
-        return await asked.cluster.list(SCHEDULE, namespace=None if all_namespaces else asked.namespace)
+        return asked.namespace, await asked.cluster.list(
+            SCHEDULE, namespace=None if all_namespaces else asked.namespace
+        )
 
+    namespace, schedules = ask(place, listed)
     now = datetime.now(UTC)
     columns: dict[Column, Callable[[Any], Any]] = {
         Column("NAMESPACE", wide=not all_namespaces): lambda s: s["metadata"].get("namespace"),
@@ -52,7 +55,8 @@ def list_(session: Session, place: Place, *, all_namespaces: bool) -> None:
         Column("NEXT", drop=1): lambda s: moment_cell(words.instant(s, "status", "nextScheduleTime"), now),
         Column("JITTER", wide=True): lambda s: s["spec"].get("jitter"),
     }
-    session.emit_list(iter(ask(place, listed)), columns, "No schedules.")
+    nothing = "No schedules." if all_namespaces else nothing_in(namespace, "schedules")
+    session.emit_list(iter(schedules), columns, nothing)
 
 
 @group.command("show")

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from attestation.api.runs import RunDetail, RunOpen
+from attestation.api.said import said
 from attestation.errors import PolicyInvalid
 from attestation.reference.attestation_policy import policy_of
 from attestation.runs import Reason
@@ -74,7 +75,7 @@ def read(run: Run, objects: Mapping[Key, Raw | None]) -> RunRequest:
         at = ".".join(("spec", *map(str, first["loc"])))
         is_node = first["loc"][:1] == ("targetNodeName",)
         reason = Reason.NODE_NOT_FOUND if is_node else Reason.POLICY_INVALID
-        raise RequestRefused(reason, f"{at}: {first['msg']}") from None
+        raise RequestRefused(reason, f"{at}: {said(first)}") from None
     # 2. The policy, as it is now: what was edited is another policy.
     document: Mapping[str, Any] | None = run.spec.get("policy")
     if run.policy is not None:

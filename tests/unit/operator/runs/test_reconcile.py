@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -129,6 +130,9 @@ def test_what_cannot_be_asked_fails_at_once_and_is_no_detection(how: dict[str, A
     world.settle()
     assert world.status["phase"] == "Failed"
     assert world.said == {"Accepted": ("False", reason), "Failed": ("True", reason)}
+    # In our words, not in those of a library.
+    (why,) = {each["message"] for each in world.status["conditions"]}
+    assert not re.search(r"Value error|should|\^", why)
     assert world.service.asked == []
     assert world.cluster.of(SECURITY_EVENT) == world.cluster.of(RESULT) == []
 
