@@ -54,7 +54,8 @@ apt_unpack() {
   has apt-get && has dpkg-deb || return 1
   say "unpacking $* into .tools/"
   mkdir -p "$unpacked" "$state/lists/partial" "$state/cache/archives/partial"
-  local options=(-qq -o "Debug::NoLocking=true" -o "Dir::Cache=$state/cache")
+  # Root may read what the user _apt may not, a clone below /root: without the last one apt warns of that.
+  local options=(-qq -o "Debug::NoLocking=true" -o "Dir::Cache=$state/cache" -o "APT::Sandbox::User=root")
   plan() { apt-get "${options[@]}" -s --no-install-recommends install "$@" 2>/dev/null | sed -n 's/^Inst \([^ ]*\) .*/\1/p'; }
   packages=$(plan "$@")
   if [ -z "$packages" ]; then

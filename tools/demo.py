@@ -697,7 +697,7 @@ def run_runs(options: argparse.Namespace) -> None:
         asked.labels()
         asked.sealed(begun.token("alice"), people["carol"].audit_keys().vkeys)
         if not options.exit_after_demo:
-            next_steps_of_runs(out, service, asked, runs, data)
+            next_steps_of_runs(out, service, begun.identity, asked, runs, data)
             begun.stay(lambda: runs.ended)
 
 

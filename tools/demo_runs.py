@@ -17,7 +17,7 @@ import httpx
 
 from attestation.tpm import PCRSelection
 from attestation_testing.tee.intel import MRTD
-from tools.stage import BIN, Failed, Machine, Service, environment
+from tools.stage import BIN, Failed, IdentityProvider, Machine, Service, environment
 from tools.stage_kubernetes import NAMESPACE
 from tools.stage_runs import Runs, short
 
@@ -236,9 +236,11 @@ def _bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def next_steps(out: Narrator, service: Service, asked: Asked, runs: Runs, data: Path) -> None:
+def next_steps(
+    out: Narrator, service: Service, identity: IdentityProvider, asked: Asked, runs: Runs, data: Path
+) -> None:
     """Say where everything is and what can be tried."""
-    admin = shlex.quote(str(runs.cluster.kubeconfig("admin")))
+    password = identity.people["alice"].password
     out.say()
     out.say(f"   Kubernetes     {runs.cluster.url} (1.20: kubectl newer than 1.21 needs --validate=false)")
     out.say(f"   Service        {service.url}")
@@ -246,8 +248,19 @@ def next_steps(out: Narrator, service: Service, asked: Asked, runs: Runs, data: 
     out.say()
     out.say("   In another terminal:")
     out.say()
-    out.say(f"     kubectl --kubeconfig {admin} get conar,conares,se,ab -A")
+    out.say(f"     export PATH={shlex.quote(str(BIN))}:$PATH")
+    out.say(f"     export KUBECONFIG={shlex.quote(str(runs.cluster.kubeconfig('admin')))}")
+    out.say(f"     attestation run list -n {NAMESPACE}")
+    out.say(f"     attestation run show ask-broken -n {NAMESPACE}      # each check, in words")
+    out.say(
+        f"     attestation run create {MACHINES[0]} --policy {POLICY} -n {NAMESPACE} --wait      # ask again"
+    )
     keys = f"--vkeys-file {shlex.quote(str(data / 'log.vkeys'))} --keys {shlex.quote(str(data / 'service.jwks'))}"
     out.say(f"     attestation bundle verify {shlex.quote(str(asked.bundles[0]))} {keys}")
+    out.say(f"     export ITL_API_URL={service.url}")
+    out.say(f"     export ITL_OIDC_ISSUER={identity.issuer}")
+    out.say(f"     attestation auth login      # as alice, {password}; no browser: --method device")
+    out.say(f"     attestation run bundle ask-tdx -n {NAMESPACE} -f ask-tdx.intoto.jsonl")
+    out.say("     kubectl get conar,conares,se,ab -A      # where there is a kubectl")
     out.say(f"     tail -f {shlex.quote(str(runs.log('runs')))}")
     out.say()

@@ -46,6 +46,17 @@ def test_three_nodes_are_asked_for_evidence(tmp_path: Path) -> None:
             capture_output=True, text=True, timeout=120, check=True,
         )  # fmt: skip
         assert done.stdout.startswith("bundle")
+        (kubeconfig,) = re.findall(r"^ +export KUBECONFIG=(.*)$", said, re.MULTILINE)
+        (api,) = re.findall(r"^ +export ITL_API_URL=(.*)$", said, re.MULTILINE)
+        token = str(data / "admin-token")
+        tries = re.findall(r"^ +(attestation run \w+ .*?)(?: +#.*)?$", said, re.MULTILINE)
+        assert [each.split()[2] for each in tries] == ["list", "show", "create", "bundle"]
+        for tried in tries:
+            subprocess.run(
+                [str(Path(sys.executable).with_name("attestation")), *tried.split()[1:]],
+                cwd=tmp_path, timeout=120, check=True,
+                env={**os.environ, "KUBECONFIG": kubeconfig, "ITL_API_URL": api, "ITL_ADMIN_TOKEN_FILE": token},
+            )  # fmt: skip
     finally:
         demo.send_signal(signal.SIGINT)
         ended, _ = demo.communicate(timeout=120)
