@@ -128,6 +128,20 @@ class KubernetesCluster:
                 raise
             return _object(found)
 
+    async def serves(self, kind: Kind) -> bool:
+        """Return whether the API server has this kind: its definition may come later, and may go."""
+        where: dict[str, Any] = {"namespace": ALL_NS} if kind.namespaced else {}
+        with _told(kind):
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    async for _ in self._client.list(_resource(kind), chunk_size=1, **where):
+                        break
+            except httpx.HTTPStatusError as e:
+                if e.response.status_code == 404:
+                    return False
+                raise
+            return True
+
     async def listed(self, kind: Kind, *, fields: Mapping[str, str] | None = None) -> tuple[list[Raw], str]:
         """Return what `list` returns, and the resourceVersion from which `watch` goes on.
 

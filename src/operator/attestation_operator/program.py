@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import random
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import kopf
@@ -26,7 +26,7 @@ from attestation_operator.executor import KubernetesExecutor
 from attestation_operator.health import Fact, Health
 from attestation_operator.leadership import RETRY_SECONDS, Lease
 from attestation_operator.metrics import Metrics
-from attestation_operator.objects import MANAGER, Key
+from attestation_operator.objects import MANAGER, Key, Kind
 from attestation_operator.probes import answering
 from attestation_operator.service import HTTPService
 from attestation_operator.settings import LeaderSettings
@@ -34,6 +34,8 @@ from attestation_operator.watching import Watcher, connection
 from attestation_operator.work import LONGEST_PAUSE_SECONDS, WorkQueue, pause_seconds
 
 FACTS_SECONDS: Final = 15.0
+ABSENT_SECONDS: Final = 30.0
+"""How often it is asked for a kind that the API server does not have."""
 END_SECONDS: Final = 25.0
 """From the word to stop until the process ends anyway; a pod has 30."""
 
@@ -246,7 +248,7 @@ class Program:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(until_lost())
                 tasks.create_task(queue.run())
-                tasks.create_task(self._watch(controller, queue, login))
+                tasks.create_task(self._watch(cluster, controller, queue, login))
                 tasks.create_task(self._relist(cluster, controller, queue))
                 for each in controller.rounds:
                     if not each.everywhere:
@@ -255,23 +257,62 @@ class Program:
             pass
 
     async def _watch(
-        self, controller: Controller, queue: WorkQueue, login: Callable[[], kopf.ConnectionInfo]
+        self,
+        cluster: KubernetesCluster,
+        controller: Controller,
+        queue: WorkQueue,
+        login: Callable[[], kopf.ConnectionInfo],
     ) -> None:
-        """Have kopf watch; where it ends by itself, begin anew after a pause."""
+        """Have kopf watch; where it ends by itself, or not all kinds were there, begin anew after a pause."""
         failures = 0
         loop = asyncio.get_running_loop()
         while True:
             self.metrics.watches.inc()
             begun = loop.time()
             try:
-                await Watcher(controller.watches, queue.add, login).run()
-                reason = "it ended"
+                reason = await self._watched(cluster, Watcher(controller.watches, queue.add, login))
             except Exception as e:  # noqa: BLE001 -- the border of kopf: whatever ended it, it begins anew
                 reason = f"{type(e).__name__}: {e}"
             # One that ran for long was well: what ended it is not what ended the last one.
             failures = 1 if loop.time() >= begun + LONGEST_PAUSE_SECONDS else failures + 1
             self._log.warning("watch.ended", reason=reason[:500])
             await asyncio.sleep(pause_seconds(failures, _SPREAD.random()))
+
+    async def _watched(self, cluster: KubernetesCluster, watcher: Watcher) -> str:
+        """Have kopf watch what is there until it ends, or until a kind comes that was not there; return why.
+
+        kopf looks once which kinds there are. cert-manager may be installed after us, and anew.
+        """
+        absent = [kind for kind in watcher.kinds if not await self._serves(cluster, kind, unknown=True)]
+        for kind in absent:
+            self._log.warning("watch.kind_absent", kind=kind.kind, group=kind.group)
+        tasks = [asyncio.create_task(watcher.run()), asyncio.create_task(self._comes(cluster, absent))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            watching, coming = tasks
+            if coming.done() and not watching.done():
+                return f"there is a {coming.result()} now"
+            await watching
+            return "it ended"
+        finally:
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _comes(self, cluster: KubernetesCluster, absent: Sequence[Kind]) -> str:
+        """Return the first of *absent* that is there; never where none is absent."""
+        while True:
+            await asyncio.sleep(ABSENT_SECONDS)
+            for kind in absent:
+                if await self._serves(cluster, kind, unknown=False):
+                    return kind.kind
+
+    @staticmethod
+    async def _serves(cluster: KubernetesCluster, kind: Kind, *, unknown: bool) -> bool:
+        try:
+            return await cluster.serves(kind)
+        except AttestationError:
+            return unknown
 
     async def _relist(self, cluster: KubernetesCluster, controller: Controller, queue: WorkQueue) -> None:
         """Look at everything again, from time to time: what a watch missed is found so."""

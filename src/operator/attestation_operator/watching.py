@@ -137,7 +137,7 @@ class Watcher:
     """
 
     def __init__(self, kinds: Sequence[Kind], tell: Told, login: Callable[[], kopf.ConnectionInfo]) -> None:
-        self._kinds = kinds
+        self.kinds = kinds
         self._tell = tell
         self._login = login
         self._stop = threading.Event()
@@ -156,13 +156,18 @@ class Watcher:
                 ended.set_result(None) if error is None else ended.set_exception(error)
 
         async def watch() -> None:
-            await kopf.operator(
-                standalone=True,
-                clusterwide=True,
-                stop_flag=self._stop,
-                settings=settings(self._kinds),
-                registry=registry(self._kinds, tell, self._login),
-            )
+            try:
+                await kopf.operator(
+                    standalone=True,
+                    clusterwide=True,
+                    stop_flag=self._stop,
+                    settings=settings(self.kinds),
+                    registry=registry(self.kinds, tell, self._login),
+                )
+            finally:
+                # A thread of this loop waits for the flag, and the end of the loop for that thread: for ever, where
+                # kopf ended by itself.
+                self._stop.set()
 
         def work() -> None:
             error: BaseException | None = None

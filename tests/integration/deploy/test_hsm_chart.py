@@ -16,6 +16,7 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
+from attestation_operator.crds.hsm import HardwareSecurityModuleSpec, IssuerSpec
 from attestation_operator.hsm.settings import HsmSettings
 from attestation_service.kubernetes_clusters import read_clusters
 from tests.docs.pages import ROOT, text
@@ -241,6 +242,8 @@ def test_the_example_has_the_token_that_it_makes(documents: Documents) -> None:
     assert str(path).rpartition("/")[2] == "libsofthsm2.so"
     objects = {each["kind"]: each for each in YAML(typ="safe").load_all(EXAMPLE / "objects.yaml") if each}
     token = objects["HardwareSecurityModule"]["spec"]
+    HardwareSecurityModuleSpec.model_validate(token)
+    IssuerSpec.model_validate(objects["HsmClusterIssuer"]["spec"])
     assert token["module"] == name
     assert token["pinSecretRef"]["name"] in values["hsm"]["pinSecrets"]
     assert objects["PersistentVolumeClaim"]["metadata"]["name"] in str(values["hsm"]["volumes"])

@@ -20,7 +20,7 @@ import pytest
 
 from attestation.clock import SystemClock
 from attestation.errors import Unavailable
-from attestation_operator import crds
+from attestation_operator import crds, program
 from attestation_operator.actions import (
     Action,
     Approve,
@@ -36,7 +36,7 @@ from attestation_operator.cluster import KubernetesCluster, config_from
 from attestation_operator.controller import Around, Round
 from attestation_operator.errors import ClusterRefused, ClusterUnavailable, NotLeading, ObjectChanged
 from attestation_operator.executor import KubernetesExecutor
-from attestation_operator.objects import CSR, NODE, NODE_ATTESTATION, Key, Kind, Raw, Target
+from attestation_operator.objects import CSR, HSM, NODE, NODE_ATTESTATION, Key, Kind, Raw, Target
 from attestation_operator.program import Program
 from attestation_operator.settings import Settings
 from tests.fixtures.cluster import CSRS, KUBELET_SIGNER, csr_object, node_request
@@ -338,7 +338,15 @@ class Approving:
 class Replica:
     """A program that runs, and what it was made with."""
 
-    def __init__(self, kube: KubeAPI, prefix: str, *, identity: str = "a", lease: str = "") -> None:
+    def __init__(
+        self,
+        kube: KubeAPI,
+        prefix: str,
+        *,
+        identity: str = "a",
+        lease: str = "",
+        make: type[Approving] = Approving,
+    ) -> None:
         settings = Settings.load(
             {
                 "ITL_OPERATOR_SERVICE_URL": "http://127.0.0.1:9",
@@ -349,13 +357,14 @@ class Replica:
             }
         )
         self.log = Log()
+        self._controller = make
         self.controller: Approving | None = None
         self.prefix = prefix
         self.program = Program(lease or prefix, settings, self._make, clock=SystemClock(), log=self.log)
         self.task: asyncio.Task[None] | None = None
 
     def _make(self, around: Around) -> Approving:
-        self.controller = Approving(around, self.prefix)
+        self.controller = self._controller(around, self.prefix)
         return self.controller
 
     async def __aenter__(self) -> Self:
@@ -512,6 +521,65 @@ def test_watches_that_break_or_are_too_old_begin_anew(fake: FakeKube, ask_fake: 
                     await asyncio.to_thread(fake.api.drop_watches)
                 ask.csr(f"{prefix}-{number}")
                 await until(decided(ask, f"{prefix}-{number}"))
+
+    run(go())
+
+
+class Knowing(Approving):
+    """Remembers the objects of a kind that is defined by somebody else."""
+
+    watches = (CSR, HSM)
+
+    def __init__(self, around: Around, prefix: str) -> None:
+        super().__init__(around, prefix)
+        self.known: set[str] = set()
+
+    async def handle(self, key: Key, seen: Raw | None) -> float | None:
+        """Remember it; approve requests as ever."""
+        if key.kind is HSM:
+            self.known.add(key.name)
+        return await super().handle(key, seen)
+
+    def knows(self, name: str) -> Callable[[], Awaitable[bool]]:
+        """Return whether it has seen the object of that name."""
+
+        async def known() -> bool:
+            await asyncio.sleep(0.01)
+            return name in self.known
+
+        return known
+
+
+def test_a_kind_that_comes_later_or_anew_is_watched_then(
+    fake: FakeKube, ask_fake: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's definition is absent at first, comes, goes, comes again; meanwhile the others are watched."""
+    monkeypatch.setattr(program, "ABSENT_SECONDS", 0.05)
+    monkeypatch.setattr(program, "pause_seconds", lambda *_: 0.05)
+    ask, prefix = ask_fake, next(NAMES)
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    objects = f"/apis/{HSM.api_version}/{HSM.plural}"
+
+    def define() -> None:
+        ask.http.post(definitions, json=crds.definition(HSM)).raise_for_status()
+
+    def create(name: str) -> None:
+        body = {"apiVersion": HSM.api_version, "kind": HSM.kind, "metadata": {"name": name}}
+        ask.http.post(objects, json=body | {"spec": {"module": "softhsm"}}).raise_for_status()
+
+    async def go() -> None:
+        replica = Replica(fake, prefix, make=Knowing)
+        async with replica:
+            controller = replica.controller
+            assert isinstance(controller, Knowing)
+            for number in range(2):
+                ask.csr(f"{prefix}-{number}")
+                await until(decided(ask, f"{prefix}-{number}"))
+                define()
+                create(f"hsm-{number}")
+                await until(controller.knows(f"hsm-{number}"))
+                ask.http.delete(f"{definitions}/{HSM.plural}.{HSM.group}").raise_for_status()
+                await asyncio.to_thread(fake.api.drop_watches)
 
     run(go())
 
