@@ -124,7 +124,13 @@ ASKED: dict[str, tuple[Proposal, str | None, str, Any]] = {
     ),
     "chain": (
         of_ca_chain(
-            issuer="ab" * 8, root="CN=R", root_sha256="a", chain_sha256="b", replaces="c", force=True
+            issuer="ab" * 8,
+            root="CN=R",
+            root_sha256="a",
+            chain_sha256="b",
+            until="2027-01-01T00:00:00Z",
+            replaces="c",
+            force=True,
         ),
         CSR,
         f"PUT /ca/keys/{'ab' * 8}/chain",

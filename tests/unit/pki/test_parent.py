@@ -14,12 +14,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from attestation.errors import CAChainInvalid, CertificateNotConformant
 from attestation.pki.content import CertificateContent, key_identifier
 from attestation.pki.names import ca_subject
-from attestation.pki.parent import MAX_CHAIN, Limits, check_chain, make_request, outside
+from attestation.pki.parent import MAX_CHAIN, Limits, check_chain, ends, key_id, make_request, outside
 from attestation.pki.profiles import ProfileName
 
 AT = datetime(2026, 11, 26, tzinfo=UTC)
@@ -100,6 +100,20 @@ def test_a_good_chain_is_taken() -> None:
     check_chain(chain(), OWN, AT)
 
 
+def test_a_chain_may_say_that_it_is_for_everything() -> None:
+    """AnyExtendedKeyUsage limits nothing."""
+    everything = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE])
+    check_chain(chain(replace(OURS, more=((everything, False),))), OWN, AT)
+
+
+def test_a_chain_ends_with_its_first_to_end() -> None:
+    """Whichever that is; and its key is named as its first certificate says."""
+    soon = AT + timedelta(days=3)
+    given = chain(middle=replace(MIDDLE, ends=soon))
+    assert ends(given) == soon
+    assert key_id(given[0]) == x509.SubjectKeyIdentifier.from_public_key(KEY.public_key()).digest
+
+
 def test_a_root_may_certify_us_itself() -> None:
     """A chain of two."""
     ours = replace(OURS, issuer=named("Root"), signer=ROOT_KEY)
@@ -110,6 +124,7 @@ OTHER = ec.generate_private_key(ec.SECP384R1())
 WEAK = rsa.generate_private_key(65537, 1024)
 STRANGE = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\x05\x00")
 
+SERVER_AUTH = ExtendedKeyUsageOID.SERVER_AUTH
 BAD = {
     "another key": (chain(replace(OURS, key=OTHER)), "another key"),
     "another name": (chain(replace(OURS, subject=named("Ours"))), "changed our name"),
@@ -123,6 +138,14 @@ BAD = {
     "ended": (chain(middle=replace(MIDDLE, ends=AT - timedelta(seconds=1))), "not now"),
     "not yet": (chain(replace(OURS, begins=AT + timedelta(days=1))), "not now"),
     "strange": (chain(replace(OURS, more=((STRANGE, True),))), "1.2.3.4"),
+    "limits policies": (
+        chain(middle=replace(MIDDLE, more=((x509.InhibitAnyPolicy(0), False),))),
+        "limits policies",
+    ),
+    "limits purposes": (
+        chain(replace(OURS, more=((x509.ExtendedKeyUsage([SERVER_AUTH]), False),))),
+        "limits what",
+    ),
     "weak": (
         [OURS.der(), replace(MIDDLE, signer=WEAK).der(), replace(ROOT, key=WEAK, signer=WEAK).der()],
         "proves nothing",

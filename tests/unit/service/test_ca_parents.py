@@ -90,23 +90,43 @@ async def test_it_is_shown_and_in_the_audit(start: Starter, tmp_path: Path) -> N
     assert len(await service.audit(action="ca_chain")) == 1
 
 
-@pytest.mark.parametrize("own_key_identifier", [False, True])
-async def test_a_key_that_signs_already_needs_force(
-    start: Starter, tmp_path: Path, own_key_identifier: bool
-) -> None:
-    """What it signs from then on verifies by the root, also where the company names keys in its own way."""
+async def test_a_key_that_signs_already_needs_force(start: Starter, tmp_path: Path) -> None:
+    """What it signed, and signs from then on, verifies by the root."""
     company = Company.at(tmp_path / "company", HELD_AT)
     service = await with_ca(start)
-    await issue(service)
+    before = await issue(service)
     ours = await newest(service)
-    chain = company.certify(await csr_of(service, ours), own_key_identifier=own_key_identifier)
+    chain = company.certify(await csr_of(service, ours))
     refused = await imported(service, ours, chain)
     assert (refused.status_code, refused.json()["type"]) == (409, "urn:itl:problem:ca-rotation-forbidden")
     assert (await imported(service, ours, chain, force=True)).status_code == 200
     leaf = await issue(service)
     at = service.clock.now()
     assert company.verifies(leaf.certificate, leaf.chain, at) == ""
+    assert company.verifies(before.certificate, leaf.chain, at) == ""
     crl = (await service.http.get(f"/pki/crl/{ours}")).content
+    assert company.verifies(leaf.certificate, leaf.chain, at, crl) == ""
+
+
+async def test_a_parent_may_name_a_next_key_in_its_own_way(start: Starter, tmp_path: Path) -> None:
+    """What the key signs follows the parent's identifier; a key that signed already keeps the one of before."""
+    company = Company.at(tmp_path / "company", HELD_AT)
+    service = await with_ca(start)
+    first = await newest(service)
+    chain = company.certify(await csr_of(service, first), own_key_identifier=True)
+    refused = await imported(service, first, chain, force=True)
+    assert refused.status_code == 409
+    assert "SubjectKeyIdentifier" in refused.json()["detail"]
+    await steps(service, "prepare")
+    second = await newest(service)
+    chain = company.certify(await csr_of(service, second), own_key_identifier=True)
+    assert (await imported(service, second, chain)).status_code == 200
+    await steps(service, "activate")
+    leaf = await issue(service)
+    at = service.clock.now()
+    assert leaf.issuer_id == second
+    assert company.verifies(leaf.certificate, leaf.chain, at) == ""
+    crl = (await service.http.get(f"/pki/crl/{second}")).content
     assert company.verifies(leaf.certificate, leaf.chain, at, crl) == ""
 
 
@@ -208,3 +228,17 @@ async def test_what_is_no_chain_changes_nothing(start: Starter, tmp_path: Path) 
         answer = await service.operator(method, f"/ca/keys/{first}/{path}", body)
         assert (answer.status_code, answer.json()["type"]) == (404, "urn:itl:problem:issuer-unknown")
     assert not await service.audit(action="ca_chain")
+
+
+async def test_other_parents_of_the_same_certificate_count_at_once(start: Starter, tmp_path: Path) -> None:
+    """What limits a key is what the newest chain says, also where our own certificate is the same."""
+    company = Company.at(tmp_path / "company", HELD_AT)
+    service = await with_ca(start)
+    ours = await newest(service)
+    chain = company.certify(await csr_of(service, ours))
+    assert (await imported(service, ours, chain, force=True)).status_code == 200
+    await issue(service)
+    renewed = company.renewed(days=1)
+    first = chain.removesuffix(company.root)
+    assert (await imported(service, ours, first + renewed, force=True)).status_code == 200
+    assert (await issue(service)).not_after == HELD_AT + timedelta(days=1)

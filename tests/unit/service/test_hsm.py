@@ -41,6 +41,18 @@ async def test_an_issuer_is_registered_once_and_its_key_keeps_its_name(service: 
     assert len(told) == 2
 
 
+async def test_the_key_of_another_issuer_is_not_taken(service: Service) -> None:
+    """An issuer in a namespace has a key of its own; one of the cluster may go on with one that was there."""
+    issuer = await hsm.registered(service)
+    body = issuer.put() | {"kind": "HsmIssuer", "namespace": "other", "name": "mine"}
+    refused = await hsm.ask(service, "PUT", "/issuers/another-uid", body)
+    assert (refused.status_code, hsm.code(refused)) == (422, "request-invalid"), refused.text
+    (item,) = (await service.operator("GET", "/hsm/issuers")).json()["items"]
+    assert item["uid"] == hsm.UID
+    body = issuer.put() | {"kind": "HsmClusterIssuer", "namespace": None, "name": "goes-on"}
+    assert (await hsm.good(service, "PUT", "/issuers/another-uid", body))["issuer_id"] == issuer.issuer_id
+
+
 async def test_another_key_of_an_issuer_follows_the_one_before(service: Service) -> None:
     """Both stay known; the first is marked, and still has its lists."""
     first, second = await hsm.registered(service), await hsm.registered(service)

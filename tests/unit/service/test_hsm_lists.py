@@ -278,3 +278,23 @@ async def test_keys_that_answer_are_sealed(service: Service) -> None:
     assert row is not None
     assert b"\x06\x05\x2b\x81\x04\x00\x22" not in row.sealed_key  # secp384r1 stands in each PKCS#8 of it
     assert service.resources.hsm_answers is not None
+
+
+async def test_a_key_that_somebody_wrote_into_the_database_is_not_certified(service: Service) -> None:
+    """Whoever holds it would answer for the CA for a week; another key is asked for, and theirs is refused."""
+    issuer = await hsm.registered(service)
+    path = f"/issuers/{issuer.issuer_id}/responder"
+    asked = await hsm.good(service, "GET", path)
+    pending = await service.store.read(lambda tx: tx.hsm.delegate(issuer.issuer_id, "pending"))
+    assert pending is not None
+    key = hsm.a_key()
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "theirs")])
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA384())
+    planted = replace(pending, request=request.public_bytes(Encoding.DER))
+    await service.store.write(lambda tx: tx.hsm.put_delegate(planted))
+    body = {"certificate": b64encode(issuer.responder(asked, key=key.public_key()))}
+    refused = await hsm.ask(service, "PUT", path, body)
+    assert (refused.status_code, hsm.code(refused)) == (409, "hsm-differs"), refused.text
+    again = await hsm.good(service, "GET", path)
+    assert again["serial"] != asked["serial"]
+    await delegated(service, issuer)

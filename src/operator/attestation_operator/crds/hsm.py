@@ -358,9 +358,6 @@ class IssuerSpec(Part):
     )
 
     hsm_ref: NamedRef = Field(description="The HardwareSecurityModule")
-    key_ref: KeyRef | None = Field(
-        default=None, description="A key that is on the token already; one under the issuer's UID without"
-    )
     mode: Literal["SelfSigned", "Provisioned"] = Field(
         default="SelfSigned",
         description="SelfSigned: made on the token. Provisioned: handed to it after it has proven itself",
@@ -393,6 +390,17 @@ class IssuerSpec(Part):
         if self.mode == "SelfSigned" and self.policy.allow_ca and self.path_len == 0:
             raise ValueError("allowCA needs a pathLen of 1 or more")
         return self
+
+
+class ClusterIssuerSpec(IssuerSpec):
+    """Likewise; its key may be there already.
+
+    Not so an issuer's in a namespace: who may use a token may not use the keys of others on it.
+    """
+
+    key_ref: KeyRef | None = Field(
+        default=None, description="A key that is on the token already; one under the issuer's UID without"
+    )
 
 
 class QARef(Part):
@@ -441,5 +449,5 @@ class HsmIssuer(Part):
 class HsmClusterIssuer(Part):
     """A CA whose key is on a token; for CertificateRequests of every namespace, and for Kubernetes' own requests."""
 
-    spec: IssuerSpec
+    spec: ClusterIssuerSpec
     status: IssuerStatus | None = None

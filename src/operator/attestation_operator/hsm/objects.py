@@ -11,7 +11,12 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from attestation.api.said import said as fault_said
-from attestation_operator.crds.hsm import HardwareSecurityModuleSpec, IssuerSpec, Subject
+from attestation_operator.crds.hsm import (
+    ClusterIssuerSpec,
+    HardwareSecurityModuleSpec,
+    IssuerSpec,
+    Subject,
+)
 from attestation_operator.crds.parts import Part
 from attestation_operator.durations import parse_duration
 from attestation_operator.hsm.tokens import KeyName
@@ -130,13 +135,15 @@ class Issuer:
     @property
     def key(self) -> KeyName:
         """Its key on the token."""
-        ref = self.spec.key_ref if self.spec is not None else None
+        ref = self.spec.key_ref if isinstance(self.spec, ClusterIssuerSpec) else None
         return KeyName(label=self.uid) if ref is None else KeyName(label=ref.label, id=ref.id)
 
     @property
     def has_own_key(self) -> bool:
         """Whether its key is one that we make and may destroy; not one that was on the token before."""
-        return self.spec is not None and self.spec.key_ref is None
+        if isinstance(self.spec, ClusterIssuerSpec):
+            return self.spec.key_ref is None
+        return self.spec is not None
 
     @property
     def hsm(self) -> Key:
@@ -152,7 +159,7 @@ class Issuer:
 
 def read_issuer(kind: Kind, raw: Raw) -> Issuer:
     """Return what *raw* says."""
-    spec, faults = _read(IssuerSpec, raw)
+    spec, faults = _read(IssuerSpec if kind.namespaced else ClusterIssuerSpec, raw)
     metadata = raw["metadata"]
     return Issuer(
         target=Target.of(kind, raw),

@@ -173,7 +173,7 @@ def subject_of(
     if action == CA_REVOCATION:
         return f"revocation of certificate {terms['serial']} of {terms['subject']}"
     if action == CA_CHAIN:
-        return f"CA key {terms['issuer']} below {terms['root']}, SHA-256 {terms['root_sha256']}"
+        return f"CA key {terms['issuer']} below {terms['root']}, SHA-256 {terms['root_sha256']}, until {terms['until']}"
     if action == OPERATOR_CERTIFICATE:
         return f"certificate of {terms['duty']} {terms['name']}"
     if action == REPLACE:
@@ -517,7 +517,14 @@ def of_ca_revocation(*, serial: str, profile: str, subject: str, reason: str) ->
 
 
 def of_ca_chain(
-    *, issuer: str, root: str, root_sha256: str, chain_sha256: str, replaces: str | None, force: bool
+    *,
+    issuer: str,
+    root: str,
+    root_sha256: str,
+    chain_sha256: str,
+    until: str,
+    replaces: str | None,
+    force: bool,
 ) -> Proposal:
     """Return the proposal that a parent vouches for a CA key; it concerns machines of every role.
 
@@ -526,6 +533,7 @@ def of_ca_chain(
         root: Name of what relying parties must believe from then on.
         root_sha256: Of its certificate, 64 lower-case hex.
         chain_sha256: Of the certificates, DER, one behind the other; likewise.
+        until: RFC 3339, when the first certificate of the chain ends.
         replaces: SHA-256 of the key's certificate that is in use now.
         force: Also where the key signs already.
     """
@@ -536,6 +544,7 @@ def of_ca_chain(
             "root": root,
             "root_sha256": root_sha256,
             "chain_sha256": chain_sha256,
+            "until": until,
             "replaces": replaces,
             "force": int(force),
         },

@@ -3,7 +3,8 @@
     request     our key under our name, PKCS #10, with what the certificate should limit (RFC 2986, 5280)
     chain       that key's certificate, each certificate that signed the one before, the self-signed root last
 
-The key and the name stay as they are, so what was signed before still verifies; only who vouches for them changes.
+The key and the name stay as they are, so what was signed before still verifies, where the parent names the key as we do
+(SubjectKeyIdentifier); only who vouches for them changes.
 Names that a chain permits are compared with each certificate before it is signed (`outside`), because a relying party
 compares them afterwards (RFC 5280 §4.2.1.10).
 """
@@ -29,6 +30,10 @@ MAX_CHAIN: Final = 8
 """Certificates of a chain, ours and the root counted."""
 MAX_CERTIFICATE_BYTES: Final = 16_384
 MAX_PATH_LENGTH: Final = 8
+
+ANY_PURPOSE: Final = "2.5.29.37.0"
+_NARROWING: Final = {"2.5.29.36": "policyConstraints", "2.5.29.54": "inhibitAnyPolicy"}
+"""Extensions that make relying parties refuse what we issue, critical or not: we write no policies of the parent."""
 
 _UNDERSTOOD: Final = frozenset(
     {
@@ -175,6 +180,12 @@ def _check_ca(certificate: Certificate, depth: int, at: datetime) -> None:
         oid for oid, each in certificate.extensions.items() if each.critical and oid not in _UNDERSTOOD
     ):
         problem = f"has a critical extension that relying parties may not know: {unknown[0]}"
+    elif narrowing := sorted(oid for oid in certificate.extensions if oid in _NARROWING):
+        problem = (
+            f"limits policies ({_NARROWING[narrowing[0]]}), and certificates of ours have others or none"
+        )
+    elif certificate.extended_key_usage and ANY_PURPOSE not in certificate.extended_key_usage:
+        problem = "limits what certificates are for (extendedKeyUsage); ours are for several purposes"
     # The kinds of our own key are not among those that are read here; which they are was decided when it was made.
     elif depth and (weakness := key_weakness(certificate)) is not None:
         problem = f"has a key that proves nothing: {weakness}"
@@ -194,6 +205,17 @@ def _check_link(below: Certificate, above: Certificate) -> None:
         below.verify_issued_by(above)
     except SignatureInvalid as e:
         raise CAChainInvalid(f"{above.subject} did not sign {below.subject}: {e}") from e
+
+
+def ends(chain: Iterable[bytes]) -> datetime:
+    """Return when the first certificate of *chain* ends: nothing below it verifies any longer."""
+    return min(x509.load_der_x509_certificate(der).not_valid_after_utc for der in chain)
+
+
+def key_id(der: bytes) -> bytes:
+    """Return the SubjectKeyIdentifier of a CA's certificate."""
+    extensions = x509.load_der_x509_certificate(der).extensions
+    return extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
 
 
 def outside(content: CertificateContent, chain: Iterable[bytes]) -> str | None:

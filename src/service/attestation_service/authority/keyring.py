@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation.errors import CertificateNotConformant, KeyMismatch
 from attestation.keys.open import CAPublicKey, KeyOptions, OpenKey, open_key
+from attestation.pki.parent import ends
 from attestation.store import Issuer
 
 log = structlog.get_logger("attestation_service.authority")
@@ -38,7 +39,7 @@ class CACertificate:
         public_key: Its key, native.
         key_id: Its SubjectKeyIdentifier.
         not_before: Beginning of its validity.
-        not_after: End of it.
+        not_after: End of it, or of the first of its parents to end.
         parents: DER of every certificate that limits what it may sign, itself the first; empty where it is its own.
     """
 
@@ -50,6 +51,10 @@ class CACertificate:
     not_before: datetime
     not_after: datetime
     parents: tuple[bytes, ...] = ()
+
+    def is_of(self, issuer: Issuer) -> bool:
+        """Return True if it was read of what vouches for *issuer* now."""
+        return self.der == issuer.path[0] and self.parents == (issuer.chain or ())
 
     def is_valid(self, at: datetime) -> bool:
         """Return True if it is valid at *at*."""
@@ -81,7 +86,7 @@ def read_ca(issuer: Issuer) -> CACertificate:
         public_key=_ca_key(certificate),
         key_id=key_id,
         not_before=certificate.not_valid_before_utc,
-        not_after=certificate.not_valid_after_utc,
+        not_after=ends(issuer.path),
         parents=issuer.chain or (),
     )
 
@@ -134,7 +139,7 @@ class Keyring:
             CertificateNotConformant: It is none of a CA.
         """
         found = self._certificates.get(issuer.issuer_id)
-        if found is None or found.der != issuer.path[0]:
+        if found is None or not found.is_of(issuer):
             found = self._certificates[issuer.issuer_id] = read_ca(issuer)
         return found
 
@@ -147,13 +152,13 @@ class Keyring:
             CertificateNotConformant: Its certificate is none of a CA.
         """
         found = self._opened.get(issuer.issuer_id)
-        if found is not None and found.ca.der == issuer.path[0]:
+        if found is not None and found.ca.is_of(issuer):
             return found
         with self._opening:
             found = self._opened.get(issuer.issuer_id)
             if found is None:
                 found = self._open(issuer)
-            elif found.ca.der != issuer.path[0]:
+            elif not found.ca.is_of(issuer):
                 # Another parent vouches for it now: the same key, whatever the database says.
                 ca = self.certificate(issuer)
                 check(found.key, ca)

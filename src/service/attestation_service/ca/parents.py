@@ -15,9 +15,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from attestation.algorithms import CryptoPolicy, Use, demand
 from attestation.api import CACSR, CAChainImport, CADetail, CALimits, PendingApproval
+from attestation.clock import rfc3339
 from attestation.errors import IssuerUnknown, RequestInvalid, RotationForbidden
 from attestation.machines.dual_control import of_ca_chain
-from attestation.pki.parent import Limits, check_chain, make_request
+from attestation.pki.parent import Limits, check_chain, ends, key_id, make_request
 from attestation.store import Issuer, IssuerState, Tx
 from attestation.wire import pem
 from attestation_service.auth import OperatorDep, VoterDep
@@ -100,12 +101,19 @@ async def import_chain(
                 f"key {issuer_id} signs already: prepare a next key and import its certificate before it does, or "
                 "force it"
             )
+        if issuer.state == "active" and key_id(chain[0]) != key_id(issuer.path[0]):
+            # What it issued names it by the identifier of before; many programs find no issuer then.
+            raise RotationForbidden(
+                f"the parent names key {issuer_id} by another SubjectKeyIdentifier than what it issued: ask it to keep "
+                "ours, or prepare a next key and import its certificate before it signs"
+            )
         root = x509.load_der_x509_certificate(chain[-1])
         proposal = of_ca_chain(
             issuer=issuer_id,
             root=root.subject.rfc4514_string(),
             root_sha256=hashlib.sha256(chain[-1]).hexdigest(),
             chain_sha256=hashlib.sha256(b"".join(chain)).hexdigest(),
+            until=rfc3339(ends(chain)),
             replaces=hashlib.sha256(issuer.path[0]).hexdigest(),
             force=request.force,
         )

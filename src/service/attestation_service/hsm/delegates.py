@@ -133,13 +133,13 @@ async def ask(issuer_id: IssuerId, *, res: Res, who: ControllerDep) -> HSMRespon
     issuer, active, pending = await res.store.read(load)
     if active is not None and at < active.made_at + RENEW_AFTER:
         return HSMResponder(due=False, again_at=active.made_at + RENEW_AFTER)
-    if pending is None:
+    if pending is None or not _is_ours(pending, secret):
         made = await asyncio.to_thread(_make, issuer, secret, at)
 
         def keep(tx: Tx) -> HSMDelegate:
             # Two workers: the first one's is told by both.
             first = tx.hsm.delegate(issuer_id, "pending")
-            if first is not None:
+            if first is not None and _is_ours(first, secret):
                 return first
             tx.hsm.put_delegate(made)
             return made
@@ -167,7 +167,7 @@ async def put(issuer_id: IssuerId, request: HSMResponderPut, *, res: Res, who: C
     issuer, active, pending = await res.store.read(load)
     if active is not None and active.certificate == certificate:
         return  # the same again
-    if pending is None:
+    if pending is None or not _is_ours(pending, _secret(res)):
         raise HSMDiffers("no key is to be certified for this issuer")
     made = await asyncio.to_thread(_checked, issuer, pending, certificate, at)
 
@@ -190,6 +190,15 @@ def _secret(res: Resources) -> bytes:
     if not isinstance(answers, HSMAnswers) or answers.secret is None:
         raise SignerUnavailable("the service's key gives nothing to seal keys with that answer OCSP")
     return answers.secret
+
+
+def _is_ours(pending: HSMDelegate, secret: bytes) -> bool:
+    """Return True where the key of the request is the one that is sealed beside it, by this service's key.
+
+    Who writes the database would have a key of their own certified, and answer for a CA for a week.
+    """
+    key = unseal(secret, pending.issuer_id, pending.request, pending.sealed_key)
+    return key is not None and key.public_key() == x509.load_der_x509_csr(pending.request).public_key()
 
 
 def _make(issuer: HSMIssuer, secret: bytes, at: datetime) -> HSMDelegate:

@@ -246,6 +246,9 @@ def _register(tx: Tx, said: HSMIssuer, who: Controller, res: Resources, at: date
         if known.subject != said.subject:
             # Lists and answers that are out there name the old one.
             raise RequestInvalid("the subject of a CA key does not change")
+        if said.kind == "HsmIssuer" and known.uid != said.uid:
+            # The key of an issuer in a namespace is its own: whoever names another one's would answer in its place.
+            raise RequestInvalid("this CA key is another issuer's")
         said = replace(said, issuer_id=known.issuer_id)
         tx.hsm.rename(said)
     followed = tx.hsm.supersede(said.cluster_id, said.uid, said.issuer_id, at)

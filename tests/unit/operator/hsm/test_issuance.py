@@ -139,6 +139,17 @@ def test_one_that_the_service_refuses_takes_no_other_with_it() -> None:
     assert isinstance(third, bytes)
 
 
+def test_a_subject_that_the_log_cannot_keep_is_refused_before_anything_is_signed() -> None:
+    """Cut off it would be another one: the log refuses the certificate, and all beside it are signed again."""
+    log, thread = there(), Thread()
+    made = order()
+    name = x509.Name([x509.NameAttribute(x509.NameOID.USER_ID, "u" * 256)] * 9)
+    long = replace(made, content=replace(made.content, subject=name))
+    with pytest.raises(RequestRefused):
+        asyncio.run(Issuance(log, thread).issue(authority(), long))
+    assert (log.asked, thread.turns) == ([], 0)
+
+
 def test_a_token_that_does_not_sign_fails_what_waits_and_not_what_comes() -> None:
     """Who comes later is tried anew."""
     log, thread = there(), Thread()

@@ -18,7 +18,17 @@ from attestation_operator.actions import EmitEvent, MergeStatus, SetFinalizers, 
 from attestation_operator.errors import ServiceAway
 from attestation_operator.hsm.issuers import Ask, Case, Looked, reconcile
 from attestation_operator.objects import FINALIZER
-from tests.unit.operator.hsm.world import AT, ca_pem, ca_pem_by_another, issuer, key, known, module, ready
+from tests.unit.operator.hsm.world import (
+    AT,
+    ca_pem,
+    ca_pem_by_another,
+    cluster_issuer,
+    issuer,
+    key,
+    known,
+    module,
+    ready,
+)
 
 MADE = {"conditions": ready("Unknown", "Initializing"), "caCertificate": ca_pem()}
 
@@ -26,7 +36,8 @@ MADE = {"conditions": ready("Unknown", "Initializing"), "caCertificate": ca_pem(
 def look(status: Any = None, *, hsm: Any = None, answers: Any = None, at: Any = AT, **more: Any) -> Looked:
     """Return what follows for an issuer."""
     token = module() if hsm is None else hsm
-    return reconcile(Case(issuer=issuer(status, **more), module=token or None, at=at, answers=answers or {}))
+    found = cluster_issuer(status, **more) if "keyRef" in more else issuer(status, **more)
+    return reconcile(Case(issuer=found, module=token or None, at=at, answers=answers or {}))
 
 
 def state(looked: Looked) -> tuple[str, str]:
@@ -95,6 +106,14 @@ def test_a_key_that_was_there_is_not_made_again() -> None:
     """Its token may come back; another key would be another CA, of which nobody was told."""
     looked = look({**MADE, "keyFingerprint": "0f" * 32}, answers={Ask.FIND: KeyNotFound("none")})
     assert state(looked) == ("False", "KeyUnavailable")
+
+
+def test_an_issuer_of_a_namespace_has_a_key_of_its_own() -> None:
+    """Who may use a token would sign with the key of another issuer there."""
+    looked = reconcile(Case(issuer=issuer(keyRef={"label": "another"}), module=module(), at=AT))
+    assert state(looked) == ("False", "Failed")
+    assert "keyRef" in status_of(looked)["conditions"][0]["message"]
+    assert looked.ask is None
 
 
 def test_a_key_of_a_name_is_not_made() -> None:

@@ -19,7 +19,7 @@ from attestation.keys.uri import parse_key_uri
 from attestation_operator.crds.hsm import IssuerSpec
 from attestation_operator.hsm.authority import Authority, authority_of, pem_of, proven_ca, self_signed
 from attestation_operator.hsm.objects import Issuer, Module, read_issuer, read_module
-from attestation_operator.objects import FINALIZER, HSM_ISSUER
+from attestation_operator.objects import FINALIZER, HSM_CLUSTER_ISSUER, HSM_ISSUER
 
 AT: Final = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 UID: Final = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
@@ -86,6 +86,13 @@ def issuer_raw(
 def issuer(status: dict[str, Any] | None = None, **more: Any) -> Issuer:
     """Return an issuer."""
     return read_issuer(HSM_ISSUER, issuer_raw(status, **more))
+
+
+def cluster_issuer(status: dict[str, Any] | None = None, **more: Any) -> Issuer:
+    """Return an issuer of the whole cluster, which may name a key that is there already."""
+    raw = issuer_raw(status, **more)
+    del raw["metadata"]["namespace"]
+    return read_issuer(HSM_CLUSTER_ISSUER, raw)
 
 
 def key(name: str = "ca") -> OpenKey:
