@@ -112,6 +112,8 @@ class Root(click.Group):
             return self._report(ctx, OutcomeUnknown("you ended it", key=session.again or ""))
         except (click.ClickException, click.exceptions.Exit, click.Abort, SystemExit):
             raise
+        except BrokenPipeError:
+            raise  # who reads has enough, of a plug-in's lines as of ours: click ends in silence
         except BaseException as e:
             # Ours would be a bug, and must look like one; a plug-in's must not look like ours, also where it is no
             # `Exception`: the panic of what was compiled for it.

@@ -66,13 +66,16 @@ def install(site: Path, name: str, module: str, code: str | None, **points: str)
     (info / "entry_points.txt").write_text("\n".join(["[attestation_cli_plugins]", *lines]) + "\n")
 
 
-def attestation(site: Path, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def attestation(
+    site: Path, *args: str, stdout: int = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run the command line as a process of its own, with *site* on its path."""
     known = {k: v for k, v in os.environ.items() if not k.startswith(("ITL_", "COVERAGE_"))}
     path = os.pathsep.join([str(site), *filter(None, [known.get("PYTHONPATH")])])
     return subprocess.run(
         [sys.executable, "-c", "from attestation_cli.main import main; main()", *args],
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=240,
         check=False,
@@ -176,6 +179,19 @@ def test_an_error_inside_a_plugin_is_told_as_the_plugin_s(site: Path) -> None:
     usage = attestation(site, "gadget", "list", "--no-such-option")
     assert usage.returncode == 2
     assert "No such option" in usage.stderr
+
+
+def test_who_reads_a_plugin_may_have_enough(site: Path) -> None:
+    """`attestation run list | head -1` ends as with a command of ours, and tells nothing."""
+    install(site, "itl-gadgets", "itl_gadgets", GOOD, gadget="itl_gadgets:group")
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        done = attestation(site, "gadget", "list", stdout=writes)
+        ours = attestation(site, "config", "path", stdout=writes)
+    finally:
+        os.close(writes)
+    assert (done.returncode, done.stderr) == (ours.returncode, "")
 
 
 def test_a_plugin_completes(site: Path) -> None:
