@@ -40,7 +40,7 @@ CODES: Final[Mapping[str, str]] = {
     Code.REPLAY_MISMATCH: "the event log does not lead to what the hardware measured",
     Code.LOG_INVALID: "the event log cannot be read",
     Code.PLATFORM_UNSUPPORTED: "the service knows no such hardware",
-    Code.POLICY_INVALID: "the run, or its policy, asks for what cannot be",
+    Code.POLICY_INVALID: "the policy cannot be followed",
     "device-absent": "the node has no such device",
     "device-denied": "the agent may not open the device",
     "device-busy": "something else holds the device",
@@ -52,7 +52,7 @@ CODES: Final[Mapping[str, str]] = {
 
 REASONS: Final[Mapping[str, str]] = {
     "PolicyNotFound": "there is no such AttestationPolicy in the namespace",
-    "PolicyInvalid": "the policy cannot be followed",
+    "PolicyInvalid": "the run, or its policy, asks for what cannot be",
     "NodeNotFound": "the cluster has no Node of this name",
     "DeviceUnavailable": "the node's agent could not read its hardware",
     "EvidenceRejected": "what the node sent proves nothing",
