@@ -122,7 +122,10 @@ def test_policies_and_schema_let_through_what_may_be(guarded: dict[str, httpx.Cl
         assert answer.status_code == 201 if case.allowed else answer.status_code in (403, 422), answer.text
         return
     old = done(guarded[CONTROLLER].post(at(case.kind), json=raw), 201)
-    new = {**old, "spec": case.spec(case.change), "status": {}}
+    if case.said is not None:
+        said = {**old, "status": case.said}
+        old = done(guarded[CONTROLLER].put(at(case.kind, name, "/status"), json=said), 200)
+    new = {**old, "spec": case.spec(case.change), "status": case.says or {}}
     new["metadata"] = {name: value for name, value in old["metadata"].items() if name != "ownerReferences"}
     new["metadata"] |= {**case.metadata, "labels": {"x": "y"}}
     answer = client.put(at(case.kind, name, "/status" if case.status else ""), json=new)

@@ -26,6 +26,7 @@ from attestation.machines.dual_control import (
     differences,
     evidence_digest,
     of_allow_list,
+    of_ca_chain,
     of_ca_revocation,
     of_ca_rotation,
     of_extension,
@@ -779,6 +780,28 @@ def test_a_revoked_ca_concerns_every_role() -> None:
     assert proposal.subject == f"revocation of certificate {'ab' * 20} of CN=CA"
     for changed in ({"serial": "cd" * 20}, {"reason": "keyCompromise"}):
         assert of_ca_revocation(**(asked | changed)).digest() != proposal.digest()
+
+
+def test_a_parent_of_a_ca_concerns_every_role() -> None:
+    """Whose root it is, until when, and over which certificate: each is bound."""
+    asked: dict[str, Any] = {
+        "issuer": "aa" * 8,
+        "root": "CN=The Company Root",
+        "root_sha256": "0a" * 32,
+        "chain_sha256": "0b" * 32,
+        "until": "2027-11-26T12:00:00Z",
+        "replaces": "0c" * 32,
+        "force": False,
+    }
+    proposal = of_ca_chain(**asked)
+    assert proposal.roles == frozenset(Role)
+    assert proposal.machine_id is None
+    assert proposal.subject == (
+        f"CA key {'aa' * 8} below CN=The Company Root, SHA-256 {'0a' * 32}, until 2027-11-26T12:00:00Z"
+    )
+    for name, value in asked.items():
+        other = not value if isinstance(value, bool) else f"{value[:-1]}x"
+        assert of_ca_chain(**(asked | {name: other})).digest() != proposal.digest()
 
 
 @pytest.mark.parametrize(
