@@ -25,6 +25,7 @@ from lightkube.types import PatchType
 
 from attestation.errors import AttestationError
 from attestation_operator.errors import (
+    ClusterForbidden,
     ClusterRefused,
     ClusterUnavailable,
     ObjectChanged,
@@ -345,7 +346,7 @@ def _told(what: Kind | Key | Target, *, selects: Mapping[str, str] | None = None
             raise SelectorRefused(words) from e
         if status >= 500 or status in _PASSING:
             raise ClusterUnavailable(words) from e
-        raise ClusterRefused(words) from e
+        raise (ClusterForbidden if status == 403 else ClusterRefused)(words) from e
     except (httpx.HTTPError, httpx.StreamError, ConfigError, OSError, ValueError, *_NO_OBJECT) as e:
         # A token file that is not there for a moment is one of them; so is an answer that is not JSON, or nothing that
         # an API server says, or not whole in time.

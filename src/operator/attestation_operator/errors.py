@@ -17,6 +17,15 @@ class ClusterRefused(AttestationError):
     code = "cluster-refused"
 
 
+class ClusterForbidden(ClusterRefused):
+    """The API server says that a right is missing (403).
+
+    It may come: one that has just started knows no roles for some seconds, and refuses everybody everything.
+    """
+
+    code = "cluster-forbidden"
+
+
 class SelectorRefused(ClusterRefused):
     """The API server selects by no such field (400): ask for all, and select here."""
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from attestation.errors import AttestationError, Unavailable
-from attestation_operator.errors import NotLeading, ObjectChanged
+from attestation_operator.errors import ClusterForbidden, NotLeading, ObjectChanged
 from attestation_operator.metrics import Metrics
 from attestation_operator.objects import Key, Raw
 
@@ -145,6 +145,10 @@ class WorkQueue:
             return None
         except Unavailable as e:
             self._told("away", key, e)
+            return pause_seconds(self._failed(key), self._spread())
+        except ClusterForbidden as e:
+            # Until the next relist a run would be long past its deadline.
+            self._told("refused", key, e)
             return pause_seconds(self._failed(key), self._spread())
         except AttestationError as e:
             # Asking again would end the same way; with all the others its turn comes at the next relist.

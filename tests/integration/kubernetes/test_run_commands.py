@@ -298,7 +298,7 @@ def controlled(here: Cluster, *statuses: dict[str, Any]) -> threading.Thread:
         ("Failed", None, "AgentAbsent", 6, "no agent"),
         ("Failed", "indeterminate", "DeviceUnavailable", 6, "could not read its hardware"),
         ("Failed", None, "PolicyNotFound", 3, "no such AttestationPolicy"),
-        ("Failed", None, "PolicyInvalid", 2, "cannot be followed"),
+        ("Failed", None, "PolicyInvalid", 2, "asks for what cannot be"),
         # Nobody may say one and the other.
         ("Failed", "verified", "DeadlineExceeded", 6, "not judged in time"),
     ],

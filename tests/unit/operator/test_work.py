@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from attestation.errors import Conflict, Unavailable
 from attestation_operator import work
-from attestation_operator.errors import ClusterRefused, ClusterUnavailable, NotLeading, ObjectChanged
+from attestation_operator.errors import (
+    ClusterForbidden,
+    ClusterRefused,
+    ClusterUnavailable,
+    NotLeading,
+    ObjectChanged,
+)
 from attestation_operator.metrics import Metrics
 from attestation_operator.objects import CSR, RUN, Key, Raw
 from attestation_operator.work import LONGEST_PAUSE_SECONDS, WorkQueue, pause_seconds
@@ -164,6 +170,7 @@ def test_several_objects_are_looked_at_at_once() -> None:
         (ClusterUnavailable("x"), "away", True),
         (Unavailable("x"), "away", True),
         (ClusterRefused("x"), "refused", False),
+        (ClusterForbidden("x"), "refused", True),
         (Conflict("x"), "refused", False),
         (NotLeading("x"), "not-leading", False),
         (RuntimeError("x"), "failed", True),
