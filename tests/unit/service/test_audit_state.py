@@ -8,6 +8,7 @@ import sqlite3
 import tracemalloc
 from collections.abc import Mapping
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ OTHER: Mapping[str, Mapping[str, Any]] = {
     "assignment": {"scope": "cluster", "subject": "another"},
     "anchor": {"sha256": "f" * 64},
     "ca-key": {"issuer_id": "f" * 16, "state": "retired"},
+    "ca-chain": {"issuer_id": "f" * 16},
     "certificate": {"id": None, "serial": "f" * 40},
     "node-request": {"id": None, "result_id": "f" * 32, "csr_uid": "another"},
     "run-attempt": {"challenge_id": "f" * 32, "attempt": 2},
@@ -70,6 +72,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
     "assignment": {"policy_version": 2},
     "anchor": {"status": "distrusted"},
     "ca-key": {"key_uri": "file:/tmp/mine.pem"},
+    "ca-chain": {"chain": "[]"},
     "certificate": {"state": "held"},
     "node-request": {"content_sha256": "e" * 64, "machine_id": "another", "tier": 1, "serial": "f" * 40},
     "run-attempt": {"run_id": "another", "machine_id": "another", "result": "[]"},
@@ -136,6 +139,13 @@ async def problems(service: Service) -> dict[str, str]:
     return {f"{each['kind']} {each['key']}": each["problem"] for each in (await state(service))["unproven"]}
 
 
+def chained(tx: Tx, at: datetime) -> None:
+    """Let a CA key be vouched for by a chain: its own certificate, so that nothing else changes."""
+    issuer = next(each for each in tx.issuers.all() if each.certificate is not None)
+    assert issuer.certificate is not None
+    tx.issuers.put_chain(issuer.issuer_id, (issuer.certificate,), at)
+
+
 async def furnished(start: Starter) -> Service:
     """Start a service that has a row of every kind, by acts."""
     desk = await desk_at(start, dual_control_roles="controlplane")
@@ -174,6 +184,7 @@ async def furnished(start: Starter) -> Service:
     await service.store.write(lambda tx: tx.node_csrs.add(decided()))
     await service.store.write(lambda tx: tx.runs.issue(an_attempt()))
     await service.store.write(concluded)
+    await service.store.write(lambda tx: chained(tx, at))
     return service
 
 
@@ -251,6 +262,7 @@ UNTOLD = {
         *("id", "result_id", "csr_name", "signer_name", "reason", "message", "assurance", "ak_name", "at"),
     },
     "run-attempt": {"issued_at", "expires_at", "used_at"},
+    "ca-chain": {"imported_at"},
     "anchor": {"reason", "added_at", "added_by", "changed_at", "changed_by"},
 }
 """Columns that were looked at, and give nothing by themselves."""

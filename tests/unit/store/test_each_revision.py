@@ -25,6 +25,9 @@ GONE = {("machines", "redeliver"), ("attestation_results", "boot_state_appraised
 SET = {("machines", "cluster_id"), ("machines", "alarm")}
 """What a revision set anew: 0011 parted what a machine has from what it should have, 0014 told of keys in two chips."""
 
+ONE_OF = {("hsm_certificates", "state"): "issued", ("hsm_delegates", "state"): "active"}
+"""Columns that take certain words alone."""
+
 
 def tables(connection: Connection) -> list[Table]:
     """Return what there is, without what tells of the schema."""
@@ -48,6 +51,8 @@ def _value(connection: Connection, column: Column[Any]) -> Any:
         return connection.scalars(select(key.column).order_by(key.column)).first()
     if isinstance(column.type, Boolean):
         return True
+    if (word := ONE_OF.get((column.table.name, column.name))) is not None:
+        return word
     return (
         1 if isinstance(column.type, Integer) else b"\0\xff" if isinstance(column.type, LargeBinary) else "{}"
     )
