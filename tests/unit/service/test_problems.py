@@ -75,6 +75,8 @@ def raised(kind: type[AttestationError]) -> AttestationError:
         return kind([Check(name="a").failed("text", "text")])
     if issubclass(kind, errors.EndorsementMissing):
         return kind([Check(name="a").undecided("text")])
+    if issubclass(kind, errors.RequestRefused):
+        return kind("invalid", "text")
     if issubclass(kind, errors.TEEDeviceError):
         return kind("absent", "text")
     if issubclass(kind, errors.QueryInvalid):

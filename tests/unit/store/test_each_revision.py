@@ -12,6 +12,7 @@ from sqlalchemy import Boolean, Column, Connection, Integer, LargeBinary, MetaDa
 
 from attestation.store.migrate import HEAD, connection_to
 from attestation.store.tables import Base
+from tests.fixtures.filled import ONE_OF
 from tests.unit.store.test_migrate import all_rows, databases, left_at_0009, revision_of
 from tests.unit.store.test_rolling_upgrade import at
 
@@ -24,9 +25,6 @@ GONE = {("machines", "redeliver"), ("attestation_results", "boot_state_appraised
 """Columns that became others; tests/unit/store/test_migrate.py looks at what they became."""
 SET = {("machines", "cluster_id"), ("machines", "alarm")}
 """What a revision set anew: 0011 parted what a machine has from what it should have, 0014 told of keys in two chips."""
-
-ONE_OF = {("hsm_certificates", "state"): "issued", ("hsm_delegates", "state"): "active"}
-"""Columns that take certain words alone."""
 
 
 def tables(connection: Connection) -> list[Table]:
