@@ -53,7 +53,7 @@ def verify(session: Session, attestation: Path, **how: Any) -> None:
     """
     from attestation.results import Verdict
 
-    _, envelope, result = _judge(attestation, session=session, **how)
+    _, envelope, result = _judge(attestation, **how)
     _show(session, envelope, result)
     if result.verdict is not Verdict.VERIFIED:
         raise click.exceptions.Exit(1)
@@ -105,7 +105,7 @@ def wrap(
     from attestation.quote import wrap_for
     from attestation.results import Verdict
 
-    qa_uid, envelope, result = _judge(attestation, session=session, **how)
+    qa_uid, envelope, result = _judge(attestation, **how)
     if result.verdict is not Verdict.VERIFIED:
         _show(session, envelope, result)
         raise click.exceptions.Exit(1)
@@ -144,7 +144,6 @@ def wrap(
 def _judge(
     attestation: Path,
     *,
-    session: Session,  # noqa: ARG001 -- of every command
     signer_uid: str,
     policy: Path,
     collateral: Path | None,

@@ -71,7 +71,7 @@ def bounded(seconds: float) -> Iterator[None]:
     timer.start()
     try:
         yield
-    except Exception as e:
+    except Exception as e:  # whatever a read of a socket that was shut is told as
         if sockets.is_over:
             raise TookTooLong(f"not done in {seconds:.0f} s") from e
         raise
@@ -89,8 +89,8 @@ def bind(client: Any) -> Any:
     """Return *client*, of botocore, with connections that a block of `bounded` ends."""
     # botocore lets nobody choose them. Where another version keeps them elsewhere, a test with a server that trickles
     # says so.
-    session = client._endpoint.http_session  # noqa: SLF001
-    session._pool_classes_by_scheme.update(http=_Pool, https=_TLSPool)  # noqa: SLF001
+    session = client._endpoint.http_session  # noqa: SLF001 -- as said
+    session._pool_classes_by_scheme.update(http=_Pool, https=_TLSPool)  # noqa: SLF001 -- as said
     return client
 
 
@@ -111,26 +111,26 @@ class _Held:
     sock: socket.socket | None
 
     def _new_conn(self) -> socket.socket:
-        sock: socket.socket = super()._new_conn()  # type: ignore[misc]
+        sock: socket.socket = super()._new_conn()  # type: ignore[misc]  # of what it is mixed into
         _hold(sock)
         return sock
 
     def request(self, *args: Any, **kwargs: Any) -> Any:
         _hold(self.sock)  # of a request before
-        return super().request(*args, **kwargs)  # type: ignore[misc]
+        return super().request(*args, **kwargs)  # type: ignore[misc]  # likewise
 
 
-class _Connection(_Held, AWSHTTPConnection):  # type: ignore[misc]
+class _Connection(_Held, AWSHTTPConnection):  # type: ignore[misc]  # botocore has no types
     pass
 
 
-class _TLSConnection(_Held, AWSHTTPSConnection):  # type: ignore[misc]
+class _TLSConnection(_Held, AWSHTTPSConnection):  # type: ignore[misc]  # botocore has no types
     pass
 
 
-class _Pool(AWSHTTPConnectionPool):  # type: ignore[misc]
+class _Pool(AWSHTTPConnectionPool):  # type: ignore[misc]  # botocore has no types
     ConnectionCls = _Connection
 
 
-class _TLSPool(AWSHTTPSConnectionPool):  # type: ignore[misc]
+class _TLSPool(AWSHTTPSConnectionPool):  # type: ignore[misc]  # botocore has no types
     ConnectionCls = _TLSConnection
