@@ -25,11 +25,11 @@ from attestation.errors import (
 )
 from attestation.keys.open import OpenKey
 from attestation_operator.actions import Action, EmitEvent, MergeStatus, SetFinalizers, SetStatus
+from attestation_operator.conditions import said, with_conditions
 from attestation_operator.hsm.authority import Authority, authority_of, pem_of, proven_ca
 from attestation_operator.hsm.modules import is_ready
 from attestation_operator.hsm.objects import MANAGER, READY, Issuer, Module, Reason, condition, seconds_of
 from attestation_operator.objects import FINALIZER, clipped
-from attestation_operator.runs.objects import said, with_conditions
 
 AGAIN_SECONDS: Final = 10.0
 """After so long what is not there yet is looked for again."""

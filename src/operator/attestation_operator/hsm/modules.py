@@ -10,9 +10,9 @@ from attestation.clock import rfc3339
 from attestation.errors import AttestationError, ModuleNotListed, PINRejected
 from attestation.keys.care import TokenFacts
 from attestation_operator.actions import Action, SetStatus
+from attestation_operator.conditions import said, with_conditions
 from attestation_operator.hsm.objects import MANAGER, Module, instant
 from attestation_operator.objects import Raw, clipped
-from attestation_operator.runs.objects import said, with_conditions
 
 TYPES: Final = ("Connected", "LoggedIn", "Healthy", "Ready")
 TOLD: Final = timedelta(minutes=1)

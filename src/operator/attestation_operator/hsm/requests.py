@@ -26,11 +26,11 @@ from attestation.errors import (
 from attestation.pki.leaf import INVALID, LeafAsked
 from attestation.wire import b64encode
 from attestation_operator.actions import Action, EmitEvent, SetStatus
+from attestation_operator.conditions import said, with_conditions
 from attestation_operator.durations import NotADuration, parse_duration
 from attestation_operator.hsm.objects import ISSUER_KINDS, MANAGER, READY, condition, instant
 from attestation_operator.nodes.objects import decoded
 from attestation_operator.objects import CERTIFICATE_REQUEST, GROUP, Key, Raw, Target, clipped
-from attestation_operator.runs.objects import said, with_conditions
 
 POLL_SECONDS: Final = 1.0
 MAX_RETRY: Final = timedelta(minutes=1)

@@ -9,9 +9,9 @@ from typing import Any, Final
 from attestation.api.runs import RunBundle, RunSeal, SealArchive, SealedObject, SealLogEntry
 from attestation.clock import rfc3339
 from attestation.runs import STAGES, SealPhase
+from attestation_operator.conditions import said, with_conditions
 from attestation_operator.objects import BUNDLE, SECURITY_EVENT, Key, Raw, Target
 from attestation_operator.runs.events import ARCHIVED, ATTESTED
-from attestation_operator.runs.objects import said, with_conditions
 
 SEALED: Final[SealPhase] = "Sealed"
 _AFTER: Final[Mapping[str, int]] = {phase: done for done, phase in enumerate((*STAGES, SEALED))}

@@ -11,10 +11,11 @@ from typing import Any, Final, Literal
 from attestation.api.runs import RunBundle, RunDetail, RunOpen, RunOpened, RunSeal
 from attestation.errors import AttestationError
 from attestation_operator.actions import Action, Create, EmitEvent, MergeStatus
+from attestation_operator.conditions import with_conditions
 from attestation_operator.objects import SECURITY_EVENT, Key, Raw, Target
 from attestation_operator.runs.events import ACTIVE, EventRecorder
 from attestation_operator.runs.node_action import NodeAction
-from attestation_operator.runs.objects import Run, later, with_conditions
+from attestation_operator.runs.objects import Run, later
 
 GRACE: Final = timedelta(seconds=1)
 """After the deadline: evidence of the last moment is judged by then, and the service says that the attempt ended."""

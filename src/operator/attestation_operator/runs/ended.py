@@ -13,6 +13,7 @@ from attestation.api.runs import RunAttempt, RunBundle, RunDetail
 from attestation.errors import AttestationError, Unavailable
 from attestation.runs import Reason
 from attestation_operator.actions import Action, Create, Delete, MergeStatus
+from attestation_operator.conditions import said
 from attestation_operator.objects import BUNDLE, RESULT, SECURITY_EVENT, Raw, Target
 from attestation_operator.runs import bundles, events, node_action, request, results
 from attestation_operator.runs.cases import (
@@ -35,7 +36,6 @@ from attestation_operator.runs.objects import (
     Condition,
     Run,
     Standing,
-    said,
 )
 from attestation_operator.runs.outages import recovered
 

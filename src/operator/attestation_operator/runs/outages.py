@@ -9,9 +9,10 @@ from typing import Any, Final
 from attestation.clock import parse_rfc3339
 from attestation.errors import AttestationError, Unavailable
 from attestation.runs import FACTS, EventType
+from attestation_operator.conditions import said
 from attestation_operator.runs import events
 from attestation_operator.runs.cases import LOST_SECONDS, Case, Decision, pause_for, tell, write
-from attestation_operator.runs.objects import SERVICE_UNAVAILABLE, Condition, Run, said
+from attestation_operator.runs.objects import SERVICE_UNAVAILABLE, Condition, Run
 
 LOST_AFTER: Final = timedelta(seconds=5)
 """How long the service is away until that is told: one that restarts is none that is lost."""

@@ -9,8 +9,9 @@ from attestation.errors import PolicyInvalid
 from attestation.reference.attestation_policy import policy_id
 from attestation.runs import Reason
 from attestation_operator.actions import Action, SetStatus
+from attestation_operator.conditions import said, with_conditions
 from attestation_operator.objects import POLICY, Raw, Target
-from attestation_operator.runs.objects import CONTROLLER, said, with_conditions
+from attestation_operator.runs.objects import CONTROLLER
 from attestation_operator.runs.request import NO_GPU
 
 READY: Final = "Ready"

@@ -20,6 +20,7 @@ from attestation.clock import rfc3339
 from attestation.errors import AttestationError, PolicyInvalid, Unavailable
 from attestation.runs import FACTS, EventType, Reason
 from attestation_operator.actions import Create, Delete
+from attestation_operator.conditions import said
 from attestation_operator.objects import RESULT, Target
 from attestation_operator.runs import events, request, results
 from attestation_operator.runs.cases import (
@@ -37,7 +38,7 @@ from attestation_operator.runs.cases import (
     write,
 )
 from attestation_operator.runs.ended import complete
-from attestation_operator.runs.objects import Condition, Phase, said
+from attestation_operator.runs.objects import Condition, Phase
 from attestation_operator.runs.outages import is_lost, lost, recovered
 
 
@@ -68,7 +69,7 @@ def _accept(case: Case) -> Decision:
     run, at = case.run, case.at
     try:
         wants = request.read(run, case.objects)
-    except request.RequestRefused as e:
+    except request.RunRefused as e:
         refused = said(Condition.ACCEPTED, e.reason, str(e), true=False)
         failed = said(Condition.FAILED, e.reason, str(e))
         step = write(case, refused, failed, phase=Phase.FAILED, completionTime=rfc3339(at))
@@ -135,7 +136,7 @@ def _asking_to_open(case: Case) -> Decision:
                 case.run, wants, case.objects, case.options.recorder.cluster_id, case.at
             ),
         )
-    except request.RequestRefused as e:
+    except request.RunRefused as e:
         return _fail(case, e.reason, str(e))
 
 

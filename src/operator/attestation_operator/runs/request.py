@@ -27,7 +27,7 @@ NO_GPU: Final = "gpu: no run collects evidence of a GPU, so nothing could meet i
 CHANGED: Final = "spec: it was changed after it was created"
 
 
-class RequestRefused(Exception):
+class RunRefused(Exception):
     """The run asks for what cannot be asked.
 
     Args:
@@ -63,11 +63,11 @@ def read(run: Run, objects: Mapping[Key, Raw | None]) -> RunRequest:
         objects: The AttestationPolicy that it names, and the Node.
 
     Raises:
-        RequestRefused: It cannot be asked.
+        RunRefused: It cannot be asked.
     """
     # 1. The rules of the kind, which an API server may not know.
     if run.was_changed:
-        raise RequestRefused(Reason.POLICY_INVALID, CHANGED)
+        raise RunRefused(Reason.POLICY_INVALID, CHANGED)
     try:
         spec = RunSpec.model_validate(run.spec)
     except ValidationError as e:
@@ -75,23 +75,23 @@ def read(run: Run, objects: Mapping[Key, Raw | None]) -> RunRequest:
         at = ".".join(("spec", *map(str, first["loc"])))
         is_node = first["loc"][:1] == ("targetNodeName",)
         reason = Reason.NODE_NOT_FOUND if is_node else Reason.POLICY_INVALID
-        raise RequestRefused(reason, f"{at}: {said(first)}") from None
+        raise RunRefused(reason, f"{at}: {said(first)}") from None
     # 2. The policy, as it is now: what was edited is another policy.
     document: Mapping[str, Any] | None = run.spec.get("policy")
     if run.policy is not None:
         found = objects[run.policy]
         if found is None:
-            raise RequestRefused(Reason.POLICY_NOT_FOUND, f"AttestationPolicy {run.policy}")
+            raise RunRefused(Reason.POLICY_NOT_FOUND, f"AttestationPolicy {run.policy}")
         document = found.get("spec") or {}
     try:
         policy_of(document, backend=run.backend)
     except PolicyInvalid as e:
-        raise RequestRefused(Reason.POLICY_INVALID, str(e)) from None
+        raise RunRefused(Reason.POLICY_INVALID, str(e)) from None
     if document is not None and document.get("gpu") is not None:
-        raise RequestRefused(Reason.POLICY_INVALID, NO_GPU)
+        raise RunRefused(Reason.POLICY_INVALID, NO_GPU)
     # 3. The Node.
     if objects[run.node] is None:
-        raise RequestRefused(Reason.NODE_NOT_FOUND, f"Node {run.node_name!r}")
+        raise RunRefused(Reason.NODE_NOT_FOUND, f"Node {run.node_name!r}")
     return RunRequest(document=document, standing=_standing(document), timeout=parse_duration(spec.timeout))
 
 
@@ -107,7 +107,7 @@ def question(
     """Return what the service is asked of *run*; but for *at* the same, as long as policy and Node are the same.
 
     Raises:
-        RequestRefused: The service would not read it.
+        RunRefused: The service would not read it.
     """
     node = objects[run.node]
     assert node is not None
@@ -128,9 +128,7 @@ def question(
         )
     except ValidationError as e:
         fields = ", ".join(".".join(map(str, each["loc"])) for each in e.errors(include_input=False))
-        raise RequestRefused(
-            Reason.POLICY_INVALID, f"the service does not read such a run: {fields}"
-        ) from None
+        raise RunRefused(Reason.POLICY_INVALID, f"the service does not read such a run: {fields}") from None
 
 
 def of_another(run: Run, detail: RunDetail) -> str | None:
