@@ -269,8 +269,11 @@ async def start(
     """Start services with chosen settings."""
     shutil.copy(migrated, tmp_path / "machines.db")
     monkeypatch.setattr("attestation_service.app.migrate", lambda _url: None)
-    # The log is signed when a test says so, or an act hurries: a tick each second would sign between two lines of one.
+    # The log is signed, and bundles sealed, when a test says so: what does it by itself would act between two lines of
+    # one, each second or two, and soon after an act that hurries.
     monkeypatch.setattr("attestation_service.transparency.checkpoints.TICK_SECONDS", 3600.0)
+    monkeypatch.setattr("attestation_service.transparency.checkpoints.TOGETHER_SECONDS", 3600.0)
+    monkeypatch.setattr("attestation_service.runs.sealing.TICK_SECONDS", 3600.0)
     (tmp_path / "configs").mkdir()
     for role in ("controlplane", "worker-infra", "worker-app"):
         (tmp_path / "configs" / f"{role}-final.yaml").write_text(BASE)

@@ -494,6 +494,7 @@ async def test_an_act_that_gives_authority_is_signed_at_once(
         newest = await service.resources.transparency.newest()
         return newest.stored.size if newest is not None else 0
 
+    monkeypatch.setattr("attestation_service.transparency.checkpoints.TOGETHER_SECONDS", 0.05)
     log, all_done = service.resources.transparency, asyncio.Event()
     await log.advance(force=True)
     advance = log.advance
