@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-_TEXT: Final = {"type": "string"}
+from attestation.pki.usages import USAGES
+
+_TEXT: Final[dict[str, Any]] = {"type": "string"}
 _BYTES: Final = {"type": "string", "format": "byte"}
-_TEXTS: Final = {"type": "array", "items": _TEXT, "x-kubernetes-list-type": "atomic"}
+_TEXTS: Final[dict[str, Any]] = {"type": "array", "items": _TEXT, "x-kubernetes-list-type": "atomic"}
 _SPEC: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["issuerRef", "request"],
@@ -20,11 +22,11 @@ _SPEC: Final[dict[str, Any]] = {
         "issuerRef": {
             "type": "object",
             "required": ["name"],
-            "properties": {"name": _TEXT, "kind": _TEXT, "group": _TEXT},
+            "properties": {"name": _TEXT, "kind": _TEXT, "group": _TEXT | {"default": "cert-manager.io"}},
         },
         "request": _BYTES,
         "isCA": {"type": "boolean"},
-        "usages": _TEXTS,
+        "usages": _TEXTS | {"items": _TEXT | {"enum": sorted(USAGES)}},
         "username": _TEXT,
         "uid": _TEXT,
         "groups": _TEXTS,
