@@ -243,6 +243,8 @@ def certificate_fields(one: CertificateDetail, now: datetime) -> list[tuple[str,
         ("valid until", moment_cell(one.not_after, now)),
         ("issued", moment_cell(one.issued_at, now)),
     ]
+    if one.no_rev_avail:
+        pairs.append(("revocation", cell("nobody can ask (noRevAvail)")))
     if one.ended_at is not None:
         pairs += [
             ("ended", moment_cell(one.ended_at, now)),
@@ -250,6 +252,11 @@ def certificate_fields(one: CertificateDetail, now: datetime) -> list[tuple[str,
             ("note", cell(one.note)),
         ]
     return pairs
+
+
+def unseen(one: CertificateDetail) -> str:
+    """Say of a certificate with noRevAvail that its revocation is not seen."""
+    return f"Relying parties do not ask about it (noRevAvail): they believe it until {one.not_after:%Y-%m-%d %H:%M} UTC."
 
 
 def _tier(one: CertificateDetail) -> str | None:

@@ -35,6 +35,7 @@ from attestation.algorithms import CryptoPolicy, Use, exempt, judge
 from attestation.api.said import said
 from attestation.log_line import LogFormat
 from attestation.machines import Role
+from attestation.pki.profiles import SHORT_LIVED
 from attestation_service.archive_location import Bucket, parse_location
 from attestation_service.database_url import weaknesses, with_password_file
 from attestation_service.kubernetes_clusters import ClusterRule, read_clusters
@@ -168,6 +169,10 @@ class Settings(BaseSettings):
     enrollment_ca_days: Annotated[int, Field(ge=30, le=9_125)] = 3_650
     enrollment_cert_hours: Annotated[int, Field(ge=1, le=168)] = 24
     enrollment_cert_days: Annotated[int, Field(ge=1, le=398)] | None = None
+    enrollment_cert_minutes: Annotated[int, Field(ge=10, le=59)] | None = None
+    no_rev_avail: Annotated[
+        tuple[Literal["node-client", "node-server", "kubernetes-node"], ...], *CommaList
+    ] = ()
     operator_certificates: bool = False
     operator_cert_days: Annotated[int, Field(ge=1, le=398)] = 30
     pkcs11_modules: Annotated[tuple[str, ...], *CommaList] = ()
@@ -431,6 +436,18 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _one_lifetime(self) -> Self:
+        if self.enrollment_cert_days is not None and self.enrollment_cert_minutes is not None:
+            raise ValueError("ITL_ENROLLMENT_CERT_DAYS and ITL_ENROLLMENT_CERT_MINUTES: one of them")
+        if self.no_rev_avail and (self.enrollment_cert_days or 0) > SHORT_LIVED.days:
+            # A revocation that nobody sees must not matter for long (RFC 9608, 4).
+            raise ValueError(
+                f"ITL_NO_REV_AVAIL: certificates that cannot be revoked live {SHORT_LIVED.days} days at most; "
+                "see ITL_ENROLLMENT_CERT_DAYS"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _software_only_for_development(self) -> Self:
         if self.tee_test_anchors is not None and not self.tpm_allow_simulator:
             raise ValueError(
@@ -677,6 +694,13 @@ class Settings(BaseSettings):
                 "ITL_TRUSTED_PROXIES is set without ITL_PROXY_SECRET: proxies are not believed about certificates",
             ),
         ]
+        found.append(
+            (
+                bool(self.no_rev_avail),
+                f"ITL_NO_REV_AVAIL: relying parties do not see that a certificate of {', '.join(self.no_rev_avail)} was "
+                "revoked, or its machine locked",
+            )
+        )
         outside = ", ".join(exempt(CryptoPolicy(self.crypto_policy)))
         see = f"attestation crypto inventory --policy {self.crypto_policy}"
         found.append(

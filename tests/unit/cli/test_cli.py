@@ -22,7 +22,18 @@ from attestation_cli.main import cli
 from attestation_cli.render import display_width
 from attestation_cli.session import Session
 from tests.fixtures.over_httpx import answering
-from tests.unit.cli.stub import HASH, NOW, Stub, audit_entry, machine, problem, proposal, result, vote
+from tests.unit.cli.stub import (
+    HASH,
+    NOW,
+    Stub,
+    audit_entry,
+    certificate,
+    machine,
+    problem,
+    proposal,
+    result,
+    vote,
+)
 
 A = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
 B = "7f3ad3ff-0f0e-4c55-9d4a-3f6f0e1b2c3d"
@@ -803,6 +814,18 @@ def test_certificates_that_end_first_are_asked_for() -> None:
     assert stub.requests[-1].url.params["ends_from"].endswith("Z")
     run(stub, "ca", "certificates")
     assert not {"sort", "ends_from"} & set(stub.requests[-1].url.params)
+
+
+@pytest.mark.parametrize("unseen", [True, False])
+def test_who_revokes_what_nobody_asks_about_is_told(unseen: bool) -> None:
+    """noRevAvail: before and after, that it is believed until its end; of any other certificate nothing."""
+    shown = certificate("4b" * 20, "issued", no_rev_avail=unseen)
+    stub = Stub(before=lambda _: httpx.Response(200, json=shown))
+    done = run(stub, "ca", "revoke", "4b" * 20, "--reason", "keyCompromise", answer="y\n")
+    assert done.exit_code == 0
+    assert done.output.count("do not ask about it (noRevAvail)") == 2 * unseen
+    seen = run(stub, "ca", "certificate", "4b" * 20)
+    assert ("nobody can ask" in seen.output) is unseen
 
 
 def test_advisories_are_listed_by_vendor() -> None:

@@ -19,6 +19,7 @@ from attestation.errors import CertificateNotConformant, RequestRefused, Signatu
 from attestation.pki.content import Algorithm
 from attestation.pki.leaf import INVALID, LeafContent, LeafPolicy, Refusal, judge_leaf, make_leaf
 from attestation.pki.leaf_names import NameRules
+from attestation.pki.profiles import NO_REV_AVAIL, SHORT_LIVED
 from attestation.pki.request import read_request
 from attestation.pki.usages import USAGES, key_purposes
 from tests.unit.pki.certificate_kit import ADDRESS, ALGORITHMS, AT, leaf_key, pem_of, spki_of
@@ -70,6 +71,27 @@ def refused(
     with pytest.raises(RequestRefused, match=match) as caught:
         judged(request, policy, **changes)
     assert caught.value.reason == reason
+
+
+def test_an_issuer_may_do_without_revocation() -> None:
+    """RFC 9608: what is short-lived says that nobody can ask; a week at most, and no CA."""
+    policy = replace(POLICY, no_rev_avail=True, max_duration=SHORT_LIVED)
+    content = judged(policy=policy, duration=SHORT_LIVED)
+    ca, key = hsm_ca()
+    urls = {"crl_url": f"{ADDRESS}/a.crl", "ocsp_url": f"{ADDRESS}/ocsp", "ca_url": f"{ADDRESS}/a.crt"}
+    made = x509.load_der_x509_certificate(make_leaf(content, serial=SERIAL, ca=ca, key=key, **urls))
+    said = made.extensions.get_extension_for_oid(x509.ObjectIdentifier(NO_REV_AVAIL))
+    assert (said.critical, said.value.public_bytes()) == (False, b"\x05\x00")
+    with pytest.raises(x509.ExtensionNotFound):
+        made.extensions.get_extension_for_class(x509.CRLDistributionPoints)
+    access = made.extensions.get_extension_for_class(x509.AuthorityInformationAccess).value
+    assert [each.access_location.value for each in access] == [urls["ca_url"]]
+    refused(
+        Refusal.CA_FORBIDDEN, "cannot be revoked", policy=replace(EVERYTHING, no_rev_avail=True), is_ca=True
+    )
+    longer = judged(policy=replace(policy, max_duration=timedelta(days=8)), duration=timedelta(days=8))
+    with pytest.raises(CertificateNotConformant, match="short-lived"):
+        make_leaf(longer, serial=SERIAL, ca=ca, key=key)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -17,6 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from attestation.endorsements import certificate as c
 from attestation.endorsements import der
+from attestation.errors import CertificateNotConformant
 from attestation.pki import lint as linter
 from attestation.pki.content import (
     Algorithm,
@@ -29,9 +30,13 @@ from attestation.pki.names import ca_subject, machine_subject, operator_subject,
 from attestation.pki.profiles import (
     ACCESS_OCSP,
     EK_URI,
+    NO_REV_AVAIL,
     OCSP_NO_CHECK,
     PROFILES,
+    SHORT_LIVED,
+    Pointer,
     ProfileName,
+    short_lived,
 )
 from tests.unit.pki.certificate_kit import (
     ADDRESS,
@@ -64,8 +69,21 @@ def _ca() -> Any:
 def _made(profile: ProfileName = CLIENT, **changes: Any) -> Case:
     """Return a certificate that says what its content says, which is good but for *changes*."""
     ca = ca_for(profile)
-    content = ca.content_of(profile, **changes)
+    rules = changes.pop("profile_of", profile)
+    content = replace(ca.content_of(profile, **changes), profile=rules)
     return ca.issue(content), content, ca.certificate
+
+
+def _short(alter: Callable[[bytes], bytes]) -> Case:
+    """Return a certificate that says noRevAvail, altered after it was made."""
+    made, content, issuer = _made(profile_of=short_lived(PROFILES[CLIENT]), crl_url=None, ocsp_url=None)
+    return alter(made), content, issuer
+
+
+def _says_no_rev_avail(value: bytes, critical: bytes = b"") -> Any:
+    return lambda listed: [
+        (oid, critical, value) if oid == NO_REV_AVAIL else (oid, was, said) for oid, was, said in listed
+    ]
 
 
 def _altered(profile: ProfileName = CLIENT, *args: Any, **how: Any) -> Case:
@@ -330,7 +348,7 @@ BREAKS: dict[str, dict[str, Callable[[], Case]]] = {
     "extensions-once": {"twice": lambda: _altered(extensions=lambda listed: [*listed, listed[1]])},
     "extensions-known": {
         "unknown": lambda: _extension("1.3.6.1.4.1.99999.1", b"\x05\x00"),
-        "no revocation available": lambda: _extension("2.5.29.56", b"\x05\x00"),
+        "of another standard": lambda: _extension("2.5.29.55", b"\x05\x00"),
     },
     "basic-constraints": {
         "CA": lambda: _extension(c.BASIC_CONSTRAINTS, bytes.fromhex("30030101ff"), CRITICAL),
@@ -402,6 +420,38 @@ BREAKS: dict[str, dict[str, Callable[[], Case]]] = {
         "not NULL": lambda: _extension(OCSP_NO_CHECK, b"\x30\x00", profile=ProfileName.OCSP_SIGNING),
         "critical": lambda: _extension(OCSP_NO_CHECK, b"\x05\x00", CRITICAL, ProfileName.OCSP_SIGNING),
         "absent": lambda: _without(OCSP_NO_CHECK, ProfileName.OCSP_SIGNING),
+    },
+    "no-rev-avail": {
+        "of a responder": lambda: _extension(NO_REV_AVAIL, b"\x05\x00", profile=ProfileName.OCSP_SIGNING),
+        "not NULL": lambda: _short(lambda made: rebuild(made, extensions=_says_no_rev_avail(b"\x30\x00"))),
+        "critical": lambda: _short(
+            lambda made: rebuild(made, extensions=_says_no_rev_avail(b"\x05\x00", CRITICAL))
+        ),
+        "absent": lambda: _short(
+            lambda made: rebuild(
+                made, extensions=lambda listed: [each for each in listed if each[0] != NO_REV_AVAIL]
+            )
+        ),
+    },
+    "short-lived": {
+        "with a list and a responder": lambda: _made(profile_of=replace(PROFILES[CLIENT], no_rev_avail=True)),
+        "with a responder": lambda: _made(
+            profile_of=replace(
+                PROFILES[CLIENT], no_rev_avail=True, pointers=frozenset({Pointer.OCSP, Pointer.CA})
+            ),
+            crl_url=None,
+        ),
+        "for longer than a week": lambda: _made(
+            profile_of=replace(short_lived(PROFILES[CLIENT]), max_validity=timedelta(days=8)),
+            crl_url=None,
+            ocsp_url=None,
+            not_after=AT + SHORT_LIVED + timedelta(seconds=1),
+        ),
+        "of a CA": lambda: _made(
+            CROSS,
+            profile_of=replace(PROFILES[CROSS], no_rev_avail=True, pointers=frozenset({Pointer.CA})),
+            crl_url=None,
+        ),
     },
     "alternative-kinds": {
         "host name of a client": lambda: _made(dns_names=("a.example.com",)),
@@ -524,6 +574,30 @@ def test_good_certificates_have_no_findings(profile: ProfileName, algorithm: Alg
     ca = ca_for(profile, algorithm)
     content = ca.content_of(profile)
     assert lint(ca.issue(content), content, ca.certificate) == ()
+
+
+def test_what_ends_within_a_week_may_do_without_revocation() -> None:
+    """RFC 9608: the extension, and neither list nor responder; the CA's certificate may still be named."""
+    made, content, issuer = _made(
+        profile_of=short_lived(PROFILES[CLIENT]),
+        crl_url=None,
+        ocsp_url=None,
+        not_after=AT + SHORT_LIVED,
+    )
+    assert lint(made, content, issuer) == ()
+    found = x509.load_der_x509_certificate(made).extensions
+    said = found.get_extension_for_oid(x509.ObjectIdentifier(NO_REV_AVAIL))
+    assert (said.critical, said.value.public_bytes()) == (False, b"\x05\x00")
+    with pytest.raises(x509.ExtensionNotFound):
+        found.get_extension_for_class(x509.CRLDistributionPoints)
+    access = found.get_extension_for_class(x509.AuthorityInformationAccess).value
+    assert [each.access_method.dotted_string for each in access] == ["1.3.6.1.5.5.7.48.2"]
+
+
+def test_no_ca_does_without_revocation() -> None:
+    """A CA that cannot be taken back could certify for as long as it lives."""
+    with pytest.raises(CertificateNotConformant, match="cannot do without"):
+        short_lived(PROFILES[CROSS])
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from attestation.endorsements.certificate import CRL_DISTRIBUTION_POINTS
 from attestation.errors import (
     AttestationError,
     CANotConfigured,
@@ -39,7 +40,7 @@ from attestation.keys import open as creation_key
 from attestation.keys.open import OpenKey, is_away
 from attestation.keys.uri import parse_key_uri
 from attestation.pki.content import CertificateContent, SigningKey, make_certificate
-from attestation.pki.profiles import ProfileName
+from attestation.pki.profiles import NO_REV_AVAIL, ProfileName
 from attestation.store import Tx
 from attestation_service.authority import Issued, authority, creation, issuance, keyring
 from attestation_service.authority.keyring import Keyring
@@ -462,6 +463,7 @@ async def test_a_certificate_says_what_was_wanted_and_no_more(world: World) -> N
         ({"enrollment_cert_hours": 8}, None, timedelta(hours=8)),
         ({"enrollment_cert_hours": 8}, timedelta(hours=2), timedelta(hours=2)),
         ({"enrollment_cert_hours": 8}, timedelta(hours=20), timedelta(hours=8)),
+        ({"enrollment_cert_minutes": 30}, None, timedelta(minutes=30)),
         ({"enrollment_cert_days": 90}, None, timedelta(days=90)),
         ({"enrollment_cert_days": 90, "enrollment_ca_days": 30}, None, timedelta(days=30)),
     ],
@@ -473,6 +475,23 @@ async def test_validity_is_the_least_of_all(
     ca = world.open(**settings)
     (issued,) = await world.issue(ca, wanted(lifetime=asked))
     assert issued.not_after - world.clock.now() == expected
+
+
+async def test_profiles_may_do_without_revocation(world: World) -> None:
+    """Those that the setting names, and no other: noRevAvail, and neither list nor responder (RFC 9608)."""
+    ca = world.open(no_rev_avail=("node-client",))
+
+    async def said(profile: ProfileName) -> tuple[bool, bool]:
+        names = {"dns_names": ("cp1.example.com",)} if profile is ProfileName.NODE_SERVER else {}
+        (issued,) = await world.issue(ca, wanted(profile=profile, **names))
+        found = {
+            each.oid.dotted_string for each in x509.load_der_x509_certificate(issued.certificate).extensions
+        }
+        return NO_REV_AVAIL in found, CRL_DISTRIBUTION_POINTS in found
+
+    assert await said(ProfileName.NODE_CLIENT) == (True, False)
+    assert await said(ProfileName.NODE_SERVER) == (False, True)
+    assert [row.profile for row in world.certificates()] == ["node-client", "node-server"]
 
 
 @pytest.mark.threat("T100")

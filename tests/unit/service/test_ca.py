@@ -472,10 +472,18 @@ async def test_the_log_is_listed_and_shown(start: Starter) -> None:
     of_machine, of_responder = rest.json()["items"]  # the key that answers OCSP is certified at the start
     assert (of_machine["serial"], of_responder["profile"]) == (issued[0].serial, "ocsp-signing")
     shown = (await service.operator("GET", f"/ca/certificates/{issued[0].serial}")).json()
-    assert shown["machine_id"] == MACHINE
+    assert (shown["machine_id"], shown["no_rev_avail"]) == (MACHINE, False)
     assert b64decode(shown["certificate"]) == issued[0].certificate
     assert (await service.operator("GET", f"/ca/certificates/{'0' * 40}")).status_code == 404
     assert (await service.operator("GET", "/ca/certificates", params={"state": "good"})).status_code == 422
+
+
+async def test_it_is_told_that_a_revocation_is_not_seen(start: Starter) -> None:
+    """Of a certificate with noRevAvail; who revokes it must stop its holder elsewhere."""
+    service = await with_ca(start, no_rev_avail=("node-client",))
+    issued = await issue(service, MACHINE)
+    answer = await service.operator("POST", f"/ca/certificates/{issued.serial}/revoke", {})
+    assert (answer.json()["state"], answer.json()["no_rev_avail"]) == ("revoked", True)
 
 
 async def test_one_certificate_is_revoked(start: Starter) -> None:

@@ -23,6 +23,7 @@ from attestation_cli.ca_screen import (
     emit_certificates,
     emit_pem,
     owner_of,
+    unseen,
 )
 from attestation_cli.complete import complete_machine
 from attestation_cli.options import listing, new_proposal_option, printing
@@ -125,13 +126,16 @@ def revoke(session: Session, serial: str, reason: str, note: str | None, *, yes:
     with session.client() as client:
         found = _find(client, serial)
         question = f"Revoke {found.profile} {found.serial} of {owner_of(found)}? It cannot be undone."
+        if found.no_rev_avail:
+            question = f"{unseen(found)} {question}"
         session.confirm(question, yes=yes)
         answer = client.revoke_certificate(found.serial, request)
     if isinstance(answer, PendingApproval):
         session.emit_pending(answer, f"{found.profile} {found.serial}")
         return
+    told = f"{answer.serial}: {answer.state}"
     session.emit_done(
-        f"{answer.serial}: {answer.state}",
+        f"{told}. {unseen(answer)}" if answer.no_rev_avail else told,
         {"serial": answer.serial, "state": answer.state, "reason": answer.reason},
     )
 

@@ -20,9 +20,12 @@ from attestation_operator.crds.parts import (
     ruled,
     within,
 )
+from attestation_operator.durations import parse_duration
 
 SHORTEST_LIFETIME = "5m"
 LONGEST_LEAF = "87600h"
+LONGEST_UNREVOCABLE = "168h"
+"""Of a certificate that nobody can ask about: a revocation that nobody sees must not matter for long."""
 SHORTEST_CA = "24h"
 LONGEST_CA = "262800h"
 """Thirty years."""
@@ -259,6 +262,16 @@ class LeafNames(Part):
 class LeafPolicySpec(Part):
     """What the CA certifies."""
 
+    model_config = ConfigDict(
+        json_schema_extra=ruled(
+            (
+                f"!self.noRevAvail || duration(self.maxDuration) <= duration('{LONGEST_UNREVOCABLE}')",
+                f"noRevAvail needs a maxDuration of {LONGEST_UNREVOCABLE} or less",
+            ),
+            ("!self.noRevAvail || !self.allowCA", "noRevAvail is for no CA"),
+        )
+    )
+
     max_duration: Annotated[Duration, within(SHORTEST_LIFETIME, LONGEST_LEAF)] = Field(
         default="2160h",
         description="Longest lifetime of a certificate; a request for a longer one is refused",
@@ -270,11 +283,20 @@ class LeafPolicySpec(Part):
         json_schema_extra=listed(),
     )
     allow_ca: bool = Field(default=False, alias="allowCA", description="Certify CAs, too")
+    no_rev_avail: bool = Field(
+        default=False,
+        description="Certificates say that nobody can ask whether they are revoked (RFC 9608), and name neither list "
+        "nor responder; needs a maxDuration of 168h or less, and is for no CA",
+    )
     names: LeafNames = Field(default=LeafNames(), description="Names that certificates may have")
 
     @model_validator(mode="after")
     def _once(self) -> LeafPolicySpec:
         unique("usages", self.usages)
+        if self.no_rev_avail and parse_duration(self.max_duration) > parse_duration(LONGEST_UNREVOCABLE):
+            raise ValueError(f"noRevAvail needs a maxDuration of {LONGEST_UNREVOCABLE} or less")
+        if self.no_rev_avail and self.allow_ca:
+            raise ValueError("noRevAvail is for no CA")
         return self
 
 

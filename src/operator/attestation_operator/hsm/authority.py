@@ -84,6 +84,7 @@ def policy_of(spec: IssuerSpec) -> LeafPolicy:
         allow_ca=said.allow_ca,
         max_path_length=spec.path_len - 1,
         names=rules,
+        no_rev_avail=said.no_rev_avail,
     )
 
 

@@ -175,6 +175,11 @@ class CertificateDetail(Wire):
     reason: str | None = Field(description="Word of RFC 5280 §5.3.1")
     note: str | None
     certificate: Base64 | None = Field(description="DER; null in lists, and where nothing was issued")
+    no_rev_avail: bool | None = Field(
+        default=None,
+        description="It says that nobody can ask whether it is revoked (RFC 9608): relying parties believe it until "
+        "its end; null where the certificate is",
+    )
 
 
 class CertificatePage(Wire):

@@ -24,7 +24,14 @@ from cryptography.x509.oid import ObjectIdentifier
 from attestation.endorsements import der
 from attestation.endorsements.certificate import KEY_USAGES
 from attestation.errors import CertificateNotConformant, CSRInvalid, KeyUnsupported
-from attestation.pki.profiles import ACCESS_CA_ISSUERS, ACCESS_OCSP, PROFILES, Profile, ProfileName
+from attestation.pki.profiles import (
+    ACCESS_CA_ISSUERS,
+    ACCESS_OCSP,
+    NO_REV_AVAIL,
+    PROFILES,
+    Profile,
+    ProfileName,
+)
 from attestation.pki.signature import PublicKey, load_spki, verify_signature
 
 Algorithm = Literal["ecdsa-p384", "rsa-4096", "ml-dsa-87"]
@@ -198,6 +205,11 @@ def _extensions(content: CertificateContent, profile: Profile) -> list[tuple[x50
         found.append((x509.AuthorityInformationAccess(access), False))
     if profile.no_check:
         found.append((x509.OCSPNoCheck(), False))
+    if profile.no_rev_avail:
+        # NULL (RFC 9608, 2); the library has no class for it.
+        found.append(
+            (x509.UnrecognizedExtension(ObjectIdentifier(NO_REV_AVAIL), der.write(der.NULL, b"")), False)
+        )
     return found
 
 

@@ -88,6 +88,8 @@ class LeafPolicy:
         allow_ca: Whether it certifies CAs.
         max_path_length: How many CAs may stand below such a CA.
         names: Which names.
+        no_rev_avail: Certificates say that nowhere is told whether they are revoked (RFC 9608); then *max_duration*
+            is at most `profiles.SHORT_LIVED`, and CAs are not certified.
     """
 
     max_duration: timedelta
@@ -95,6 +97,7 @@ class LeafPolicy:
     allow_ca: bool
     max_path_length: int
     names: NameRules
+    no_rev_avail: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,7 @@ class LeafContent:
         path_length: How many CAs may stand below it; None of what is no CA.
         not_before: UTC, whole seconds.
         not_after: UTC, whole seconds; still valid then.
+        no_rev_avail: It says that nowhere is told whether it is revoked.
     """
 
     subject: x509.Name
@@ -135,6 +139,7 @@ class LeafContent:
     path_length: int | None
     not_before: datetime
     not_after: datetime
+    no_rev_avail: bool = False
 
     @property
     def is_ca(self) -> bool:
@@ -207,6 +212,7 @@ def judge_leaf(asked: LeafAsked, policy: LeafPolicy, *, ca: IssuingCA, at: datet
         path_length=path_length,
         not_before=begin,
         not_after=end,
+        no_rev_avail=policy.no_rev_avail,
     )
 
 
@@ -261,6 +267,10 @@ def _path_length(
         return None
     if not policy.allow_ca:
         raise RequestRefused(Refusal.CA_FORBIDDEN, "the issuer certifies no CAs")
+    if policy.no_rev_avail:
+        raise RequestRefused(
+            Refusal.CA_FORBIDDEN, "the issuer's certificates cannot be revoked: it certifies no CAs"
+        )
     room = (
         policy.max_path_length if ca.path_length is None else min(policy.max_path_length, ca.path_length - 1)
     )
@@ -346,14 +356,16 @@ def make_leaf(
         serial: What was reserved for it, 20 bytes as a number (`serial_of`).
         ca: Who certifies.
         key: Private key of *ca*.
-        crl_url: Where the list of the CA is.
-        ocsp_url: Where its responder answers.
+        crl_url: Where the list of the CA is; not said where *content* has `no_rev_avail`.
+        ocsp_url: Where its responder answers; likewise.
         ca_url: Where its certificate is, DER.
 
     Raises:
         CertificateNotConformant: A rule of the linter does not hold; the CA's key signed nothing.
         SignatureInvalid: What came from *key* is no signature of the CA's key.
     """
+    if content.no_rev_avail:
+        crl_url = ocsp_url = None
     pointers = {Pointer.CRL: crl_url, Pointer.OCSP: ocsp_url, Pointer.CA: ca_url}
     profile = Profile(
         name="hsm-leaf",
@@ -363,6 +375,7 @@ def make_leaf(
         max_validity=content.not_after - content.not_before,
         pointers=frozenset(kind for kind, url in pointers.items() if url is not None),
         path_length=content.path_length,
+        no_rev_avail=content.no_rev_avail,
         is_foreign=True,
     )
     said = CertificateContent(

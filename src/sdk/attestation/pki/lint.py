@@ -51,8 +51,10 @@ from attestation.pki.profiles import (
     EK_URI,
     KEY_TIERS,
     MAX_ASSURANCE,
+    NO_REV_AVAIL,
     OCSP_NO_CHECK,
     ORGANIZATION,
+    SHORT_LIVED,
     UNIT,
     Alternative,
     Pointer,
@@ -459,6 +461,10 @@ def _no_check(case: _Case) -> bytes | None:
     return der.write(der.NULL, b"") if case.profile.no_check else None
 
 
+def _no_rev_avail(case: _Case) -> bytes | None:
+    return der.write(der.NULL, b"") if case.profile.no_rev_avail else None
+
+
 def _sequence_of(parts: list[bytes]) -> bytes | None:
     return der.write(der.SEQUENCE, b"".join(parts)) if parts else None
 
@@ -475,6 +481,7 @@ _EXTENSIONS: Final[Mapping[str, tuple[str, str, bool, Callable[[_Case], bytes | 
     CRL_DISTRIBUTION_POINTS: ("crl-pointer", "CRLDistributionPoints", False, _crl_pointer),
     AUTHORITY_INFORMATION_ACCESS: ("access", "AuthorityInfoAccess", False, _access),
     OCSP_NO_CHECK: ("no-check", "id-pkix-ocsp-nocheck", False, _no_check),
+    NO_REV_AVAIL: ("no-rev-avail", "noRevAvail", False, _no_rev_avail),
 }
 
 
@@ -553,6 +560,20 @@ def _pointers(case: _Case) -> str | None:
     # Each once: the extensions are compared with content that has no more than one address of a kind.
     if {kind for kind, _ in case.addresses} != case.profile.pointers:
         return f"points elsewhere than to {', '.join(sorted(case.profile.pointers)) or 'nothing'}"
+    return None
+
+
+def _short_lived(case: _Case) -> str | None:
+    # Asked of what stands there, whatever the profile says: what cannot be revoked must end soon, and certify nobody.
+    found = case.certificate
+    if NO_REV_AVAIL not in found.extensions:
+        return None
+    if found.is_ca:
+        return "a CA about which nobody can ask"
+    if found.not_after - found.not_before - BACKDATE > SHORT_LIVED:
+        return f"nobody can ask about it, and it lives longer than {SHORT_LIVED.days} days"
+    if {kind for kind, _ in case.addresses} & {Pointer.CRL, Pointer.OCSP}:
+        return "nobody can ask about it, and it says where to ask"
     return None
 
 
@@ -701,6 +722,12 @@ _RULES: Final[tuple[tuple[Rule, Callable[[_Case], str | None]], ...]] = tuple(
         ),
         ("policies-allowed", "One level of assurance, one key tier", "TPM §6", _policies_allowed),
         ("pointers", "The addresses of the profile, no other", "RFC 5280 §4.2.1.13, §4.2.2.1", _pointers),
+        (
+            "short-lived",
+            "What says noRevAvail ends soon, certifies nobody, and has no address to ask",
+            "RFC 9608 §4",
+            _short_lived,
+        ),
         ("pointer-form", "Addresses by HTTP", "RFC 5280 §4.2.1.13", _pointer_form),
     )
 )

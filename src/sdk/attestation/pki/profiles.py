@@ -8,7 +8,7 @@ certificate made can never have an operator's (R16).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from types import MappingProxyType
@@ -21,6 +21,7 @@ CLIENT_AUTH: Final = "1.3.6.1.5.5.7.3.2"
 SERVER_AUTH: Final = "1.3.6.1.5.5.7.3.1"
 OCSP_SIGNING: Final = "1.3.6.1.5.5.7.3.9"
 OCSP_NO_CHECK: Final = "1.3.6.1.5.5.7.48.1.5"
+NO_REV_AVAIL: Final = "2.5.29.56"
 ACCESS_OCSP: Final = "1.3.6.1.5.5.7.48.1"
 ACCESS_CA_ISSUERS: Final = "1.3.6.1.5.5.7.48.2"
 ANY_POLICY: Final = "2.5.29.32.0"
@@ -32,6 +33,9 @@ COMMON_NAME: Final = "2.5.4.3"
 
 BACKDATE: Final = timedelta(minutes=5)
 """A certificate begins this long before it was made, for clocks that are late (§7.2)."""
+
+SHORT_LIVED: Final = timedelta(days=7)
+"""Longest life of a certificate that nobody asks about (§8): until its end, a revocation changes nothing."""
 
 EK_URI: Final = "urn:itl:ek:"
 """Prefix of the URI that names a machine's EK; its fingerprint, 96 lower-case hex, follows."""
@@ -97,6 +101,7 @@ class Profile:
         path_length: pathLenConstraint of a CA; None of what is no CA.
         self_signed: Its issuer is itself.
         fixed_policies: Certificate policies, exactly these; None where they say assurance and key tier.
+        no_rev_avail: noRevAvail: nowhere is told whether it is revoked (RFC 9608); for no CA, `SHORT_LIVED` at most.
         is_node: Its subject is that of a node, as an API server of Kubernetes reads it, and of nobody else.
         no_check: id-pkix-ocsp-nocheck: nobody asks whether it is revoked (RFC 6960, 4.2.2.2.1).
         is_foreign: Of a CA that is none of ours (`attestation.pki.external`): whose issuer, and whose names, the one
@@ -116,6 +121,7 @@ class Profile:
     self_signed: bool = False
     fixed_policies: tuple[str, ...] | None = ()
     no_check: bool = False
+    no_rev_avail: bool = False
     is_node: bool = False
     is_foreign: bool = False
 
@@ -217,6 +223,22 @@ PROFILES: Final[Mapping[ProfileName, Profile]] = MappingProxyType(
     }
 )
 """Every kind of certificate that we issue. Nothing else is signed by our own CA keys."""
+
+
+def short_lived(profile: Profile) -> Profile:
+    """Return *profile* without a word of where it is revoked, and with `no_rev_avail`: it ends soon enough (RFC 9608, 4).
+
+    Raises:
+        CertificateNotConformant: It is that of a CA, whose certificate must be revocable.
+    """
+    if profile.is_ca:
+        raise CertificateNotConformant("a CA cannot do without revocation")
+    return replace(
+        profile,
+        no_rev_avail=True,
+        pointers=profile.pointers - {Pointer.CRL, Pointer.OCSP},
+        max_validity=min(profile.max_validity, SHORT_LIVED),
+    )
 
 
 def assurance_policies(arc: str, *, assurance: int, key_tier: int | None) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from attestation.pki.content import (
 )
 from attestation.pki.lint import lint
 from attestation.pki.parent import outside
-from attestation.pki.profiles import BACKDATE, PROFILES, Pointer, ProfileName, assurance_policies
+from attestation.pki.profiles import BACKDATE, PROFILES, Pointer, ProfileName, assurance_policies, short_lived
 from attestation.results import Assurance
 from attestation.store import Issuance, Issuer, IssuerAlgorithm, IssuerPurpose, Tx
 from attestation_service.authority.keyring import CACertificate, Opened
@@ -127,6 +127,8 @@ def allowed_lifetime(settings: Settings, profile: ProfileName) -> timedelta:
         allowed = timedelta(days=settings.operator_cert_days)
     elif profile is ProfileName.OCSP_SIGNING:
         allowed = RESPONDER_LIFETIME
+    elif settings.enrollment_cert_minutes is not None:
+        allowed = timedelta(minutes=settings.enrollment_cert_minutes)
     elif settings.enrollment_cert_days is not None:
         allowed = timedelta(days=settings.enrollment_cert_days)
     else:
@@ -217,10 +219,13 @@ def _reserve(
     if not_before >= not_after:
         raise CertificateNotConformant(f"CA {issuer.issuer_id} is valid until {ca.not_after:%Y-%m-%d %H:%M}")
     serial = serial_of(secrets.token_bytes(SERIAL_BYTES))
-    pointers = PROFILES[wanted.profile].pointers
+    rules = PROFILES[wanted.profile]
+    if wanted.profile in settings.no_rev_avail:
+        rules = short_lived(rules)
+    pointers = rules.pointers
     base = f"{settings.revocation_url}/pki"
     content = CertificateContent(
-        profile=wanted.profile,
+        profile=rules,
         serial=serial,
         subject=wanted.subject,
         issuer_subject=ca.subject,

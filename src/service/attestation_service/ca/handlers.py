@@ -32,6 +32,7 @@ from attestation.api import (
     RotationRequest,
 )
 from attestation.api.base import Instant, MachineId
+from attestation.endorsements.certificate import parse_certificate
 from attestation.errors import (
     AlreadyExists,
     CANotConfigured,
@@ -42,7 +43,8 @@ from attestation.errors import (
 )
 from attestation.keys.uri import FileRef, KeyRef, parse_key_uri
 from attestation.machines.dual_control import of_ca_revocation, of_ca_rotation
-from attestation.pki.profiles import ProfileName
+from attestation.pki.lint import MAX_CERTIFICATE_BYTES
+from attestation.pki.profiles import NO_REV_AVAIL, ProfileName
 from attestation.store import (
     PUBLISHED,
     Issuance,
@@ -380,7 +382,12 @@ def certificate_detail(row: Issuance, *, whole: bool = True) -> CertificateDetai
         reason=row.reason,
         note=row.note,
         certificate=b64encode(row.certificate) if whole and row.certificate is not None else None,
+        no_rev_avail=_says_no_rev_avail(row.certificate) if whole and row.certificate is not None else None,
     )
+
+
+def _says_no_rev_avail(certificate: bytes) -> bool:
+    return NO_REV_AVAIL in parse_certificate(certificate, max_bytes=MAX_CERTIFICATE_BYTES).extensions
 
 
 def _shown(tx: Tx, res: Resources) -> CADetail:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from attestation_operator.crds import DEFINITIONS
 from attestation_operator.crds.hsm import HsmIssuer
+from attestation_operator.hsm.authority import policy_of
 from attestation_operator.objects import HSM_KINDS, Kind
 from tests.fixtures.hsm_kinds import GOOD, REFUSED, spec_of
 
@@ -39,6 +40,19 @@ def test_what_a_kind_does_not_allow_is_refused(kind: Kind, change: dict[str, Any
     MODELS[kind].model_validate({"spec": spec_of(kind)}, by_alias=True, by_name=False)
     with pytest.raises(ValidationError):
         MODELS[kind].model_validate({"spec": spec_of(kind, change)}, by_alias=True, by_name=False)
+
+
+def test_what_nobody_can_ask_about_ends_within_a_week() -> None:
+    """RFC 9608 §4; and what it certifies is no CA."""
+    asked = {"hsmRef": {"name": "h"}, "subject": {"commonName": "CA"}, "pathLen": 1}
+    for policy, match in (
+        ({"maxDuration": "168h1s"}, "maxDuration"),
+        ({"maxDuration": "1h", "allowCA": True}, "no CA"),
+    ):
+        with pytest.raises(ValidationError, match=match):
+            HsmIssuer.model_validate({"spec": asked | {"policy": {"noRevAvail": True, **policy}}})
+    good = HsmIssuer.model_validate({"spec": asked | {"policy": {"noRevAvail": True, "maxDuration": "168h"}}})
+    assert policy_of(good.spec).no_rev_avail
 
 
 def test_a_ca_that_certifies_cas_has_a_path_for_them() -> None:
