@@ -816,13 +816,14 @@ def test_certificates_that_end_first_are_asked_for() -> None:
     assert not {"sort", "ends_from"} & set(stub.requests[-1].url.params)
 
 
+@pytest.mark.usefixtures("at_terminal")
 @pytest.mark.parametrize("unseen", [True, False])
 def test_who_revokes_what_nobody_asks_about_is_told(unseen: bool) -> None:
     """noRevAvail: before and after, that it is believed until its end; of any other certificate nothing."""
     shown = certificate("4b" * 20, "issued", no_rev_avail=unseen)
     stub = Stub(before=lambda _: httpx.Response(200, json=shown))
     done = run(stub, "ca", "revoke", "4b" * 20, "--reason", "keyCompromise", answer="y\n")
-    assert done.exit_code == 0
+    assert done.exit_code == 0, done.output
     assert done.output.count("do not ask about it (noRevAvail)") == 2 * unseen
     seen = run(stub, "ca", "certificate", "4b" * 20)
     assert ("nobody can ask" in seen.output) is unseen
