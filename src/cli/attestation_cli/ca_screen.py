@@ -256,7 +256,7 @@ def certificate_fields(one: CertificateDetail, now: datetime) -> list[tuple[str,
 
 def unseen(one: CertificateDetail) -> str:
     """Say of a certificate with noRevAvail that its revocation is not seen."""
-    return f"Relying parties do not ask about it (noRevAvail): they believe it until {one.not_after:%Y-%m-%d %H:%M} UTC."
+    return f"Relying parties do not ask about it (noRevAvail), and believe it until {one.not_after:%Y-%m-%d %H:%M} UTC."
 
 
 def _tier(one: CertificateDetail) -> str | None:

@@ -697,8 +697,7 @@ class Settings(BaseSettings):
         found.append(
             (
                 bool(self.no_rev_avail),
-                f"ITL_NO_REV_AVAIL: relying parties do not see that a certificate of {', '.join(self.no_rev_avail)} was "
-                "revoked, or its machine locked",
+                f"ITL_NO_REV_AVAIL={','.join(self.no_rev_avail)}: no relying party sees a revocation or a lock",
             )
         )
         outside = ", ".join(exempt(CryptoPolicy(self.crypto_policy)))

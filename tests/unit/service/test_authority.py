@@ -482,7 +482,9 @@ async def test_profiles_may_do_without_revocation(world: World) -> None:
     ca = world.open(no_rev_avail=("node-client",))
 
     async def said(profile: ProfileName) -> tuple[bool, bool]:
-        names = {"dns_names": ("cp1.example.com",)} if profile is ProfileName.NODE_SERVER else {}
+        names: dict[str, Any] = (
+            {"dns_names": ("cp1.example.com",)} if profile is ProfileName.NODE_SERVER else {}
+        )
         (issued,) = await world.issue(ca, wanted(profile=profile, **names))
         found = {
             each.oid.dotted_string for each in x509.load_der_x509_certificate(issued.certificate).extensions

@@ -226,7 +226,7 @@ PROFILES: Final[Mapping[ProfileName, Profile]] = MappingProxyType(
 
 
 def short_lived(profile: Profile) -> Profile:
-    """Return *profile* without a word of where it is revoked, and with `no_rev_avail`: it ends soon enough (RFC 9608, 4).
+    """Return *profile* with `no_rev_avail` and no word of where it is revoked: it ends soon enough (RFC 9608, 4).
 
     Raises:
         CertificateNotConformant: It is that of a CA, whose certificate must be revocable.
