@@ -33,6 +33,7 @@ from tools.stage_kubernetes import (
 from tools.stage_programs import Account, Programs
 
 CERT_MANAGER: Final = "cert-manager.io"
+CERTIFICATES: Final = "certificates.k8s.io"
 TOKEN: Final = "demo"
 PIN_SECRET: Final = ("softhsm-pin", "pin")
 """Name of the Secret, and member: where the deployment mounts the PIN."""
@@ -53,6 +54,9 @@ CONTROLLER_RULES: Final = (
     role_rule(KIND, [f"{each}/status" for each in KINDS], "patch"),
     role_rule(CERT_MANAGER, ["certificaterequests"], "get list watch"),
     role_rule(CERT_MANAGER, ["certificaterequests/status"], "patch"),
+    role_rule(CERTIFICATES, ["certificatesigningrequests"], "get list watch"),
+    role_rule(CERTIFICATES, ["certificatesigningrequests/status"], "patch"),
+    role_rule(CERTIFICATES, ["signers"], "sign", ("hsmclusterissuers.attestation.itl.io/*",)),
     role_rule("events.k8s.io", ["events"], "create"),
 )
 """What the controller may do in the cluster (HSM-AND-KUBERNETES §22); a test compares it with the chart."""

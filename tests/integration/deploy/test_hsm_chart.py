@@ -137,6 +137,22 @@ def test_secrets_are_those_that_somebody_names(documents: Documents) -> None:
     assert role["metadata"]["namespace"] == "payments"
 
 
+def test_it_signs_for_cluster_issuers_alone_and_for_those_that_somebody_names(documents: Documents) -> None:
+    """§22: `sign` for its own domain; with no name it signs nothing, and may not write a request's status either."""
+    name = "hsmclusterissuers.attestation.itl.io/payments"
+
+    def may(names: list[str]) -> set[tuple[str, str, str]]:
+        found = granted(documents({**SMALL, "hsm": {**SMALL["hsm"], "signerNames": names}}), "hsm")
+        return {right[1:] for right in found if right[0] == "certificates.k8s.io"}
+
+    seen = {("certificatesigningrequests", "*", verb) for verb in ("get", "list", "watch")}
+    assert may([]) == seen
+    assert may([name]) == seen | {
+        ("certificatesigningrequests/status", "*", "patch"),
+        ("signers", name, "sign"),
+    }
+
+
 def test_cert_managers_approver_is_let_approve_where_somebody_says_so(documents: Documents) -> None:
     """§16: these signers alone, and nobody else."""
     found = documents(LARGE)
@@ -224,6 +240,7 @@ def test_the_network_of_the_token_is_named(documents: Documents) -> None:
         ({"tpms": LARGE["hsm"]["tpms"]}, "hsm.tpmKeys: say which volume"),
         ({**SMALL["hsm"], "env": [{"name": "ITL_OPERATOR_PIN_DIR"}]}, "ITL_OPERATOR_PIN_DIR"),
         ({**SMALL["hsm"], "pin": "1234"}, "pin"),
+        ({**SMALL["hsm"], "signerNames": ["kubernetes.io/kube-apiserver-client"]}, "signerNames"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_changes(hsm: Document, words: str, run: Run) -> None:

@@ -4,214 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import itertools
 import json
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import httpx
 import pytest
-import structlog
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 
-from attestation.clock import SystemClock
-from attestation_operator import crds
 from attestation_operator.actions import SetStatus
 from attestation_operator.cluster import KubernetesCluster, config_from
 from attestation_operator.errors import ObjectChanged
 from attestation_operator.hsm import requests
-from attestation_operator.hsm.commands import maker, tokens_of
-from attestation_operator.hsm.controllers import Threads
-from attestation_operator.hsm.settings import HsmSettings
-from attestation_operator.objects import CERTIFICATE_REQUEST, HSM, HSM_ISSUER, HSM_KINDS, Kind
-from attestation_operator.program import Program
-from attestation_testing.kubernetes.cert_manager import CERTIFICATE_REQUESTS
-from tests.contract.kubernetes import MERGE
-from tests.fixtures.controllers import CRDS, RBAC, Running, binding, until
-from tests.fixtures.hsm_log import Log
-from tests.fixtures.kube import KubeAPI, kube, rest
-from tests.fixtures.softhsm import PIN, SoftHSM, softhsm
+from attestation_operator.objects import CERTIFICATE_REQUEST, HSM, HSM_ISSUER
+from tests.fixtures.controllers import until
+from tests.fixtures.hsm_here import Here, here
+from tests.fixtures.kube import kube
+from tests.fixtures.softhsm import PIN, softhsm
 
-__all__ = ["kube", "softhsm"]
+__all__ = ["here", "kube", "softhsm"]
 
 pytestmark = pytest.mark.softhsm
-NUMBERS = itertools.count(1)
-
-
-def _rule(group: str, resources: Sequence[str], verbs: str) -> dict[str, Any]:
-    return {"apiGroups": [group], "resources": list(resources), "verbs": verbs.split()}
-
-
-OURS: Final = [each.plural for each in HSM_KINDS]
-RULES: Final = [
-    _rule("attestation.itl.io", OURS, "get list watch patch"),
-    _rule("attestation.itl.io", [f"{each}/status" for each in OURS], "patch"),
-    _rule("cert-manager.io", ["certificaterequests"], "get list watch"),
-    _rule("cert-manager.io", ["certificaterequests/status"], "patch"),
-    _rule("events.k8s.io", ["events"], "create patch"),
-    _rule("coordination.k8s.io", ["leases"], "get create update"),
-]
-"""What the controller may do: §22; the page says the same."""
-APPLY: Final = {"Content-Type": "application/apply-patch+yaml"}
-
-
-class Here:
-    """A cluster with our kinds and cert-manager's, and a controller with a token in software."""
-
-    def __init__(self, kube: KubeAPI, http: httpx.Client, hsm: SoftHSM, folder: Path) -> None:
-        self.kube, self.http, self.hsm, self.folder = kube, http, hsm, folder
-        self.log = Log()
-        self.name = f"hsm-{next(NUMBERS)}"
-        self.running: Running | None = None
-        token, pins = folder / "service-token", folder / "pins" / "softhsm-pin"
-        token.write_text("token-of-the-pod")
-        pins.mkdir(parents=True)
-        (pins / "pin").write_text(PIN)
-        self.settings = HsmSettings(
-            service_url="http://127.0.0.1:9",
-            kubeconfig=kube.kubeconfig("hsm"),
-            namespace="default",
-            identity=self.name,
-            token_file=token,
-            health_probe_bind_address="127.0.0.1:0",
-            metrics_bind_address="127.0.0.1:0",
-            pkcs11_modules=f"softhsm={hsm.module}",
-            pin_dir=folder / "pins",
-            tpm_keys_dir=folder / "tpm",
-        )
-
-    def start(self) -> None:
-        """Start the controller; it leads."""
-        self.tokens, self.threads = tokens_of(self.settings), Threads()
-        make = maker(self.settings, self.tokens, self.threads, service=self.log)
-        program = Program("hsm", self.settings, make, clock=SystemClock(), log=structlog.get_logger())
-        self.running = running = Running(program)
-        until(lambda: running.metric("itl_operator_leading") == 1)
-
-    def stop(self) -> None:
-        """Stop it; its keys are let go of."""
-        running, self.running = self.running, None
-        if running is not None:
-            running.stop()
-            self.threads.close()
-            self.tokens.close()
-
-    def path(self, kind: Kind, name: str = "") -> str:
-        """Return where objects of a kind are, or one of them."""
-        place = "/namespaces/default" if kind.namespaced else ""
-        return f"/apis/{kind.api_version}{place}/{kind.plural}{'/' if name else ''}{name}"
-
-    def create(self, kind: Kind, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-        """Create an object."""
-        raw = {
-            "apiVersion": kind.api_version,
-            "kind": kind.kind,
-            "metadata": {"name": name},
-            "spec": spec,
-        }
-        made: dict[str, Any] = self.http.post(self.path(kind), json=raw).raise_for_status().json()
-        return made
-
-    def get(self, kind: Kind, name: str) -> dict[str, Any]:
-        """Return an object."""
-        found: dict[str, Any] = self.http.get(self.path(kind, name)).raise_for_status().json()
-        return found
-
-    def ready(self, kind: Kind, name: str) -> tuple[str, str]:
-        """Return status and reason of its condition Ready."""
-        conditions = (self.get(kind, name).get("status") or {}).get("conditions") or []
-        found = [(each["status"], each["reason"]) for each in conditions if each["type"] == "Ready"]
-        return found[0] if found else ("", "")
-
-    def token(self, **spec: Any) -> None:
-        """Create the token's object."""
-        said = {
-            "module": "softhsm",
-            "tokenLabel": "hsm",
-            "pinSecretRef": {"name": "softhsm-pin", "key": "pin"},
-            "healthCheck": {"interval": "5s"},
-            "allowedNamespaces": ["default"],
-        }
-        self.create(HSM, self.name, said | spec)
-
-    def issuer(self, name: str = "", **spec: Any) -> str:
-        """Create an issuer on it."""
-        name = name or self.name
-        said = {"hsmRef": {"name": self.name}, "mode": "SelfSigned", "subject": {"commonName": "Test CA"}}
-        self.create(HSM_ISSUER, name, said | spec)
-        return name
-
-    def request(self, issuer: str, *, approve: bool = True, **spec: Any) -> str:
-        """Create a CertificateRequest, approved."""
-        name = f"cr-{next(NUMBERS)}"
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "leaf.example.org")])
-        csr = (
-            x509.CertificateSigningRequestBuilder()
-            .subject_name(subject)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName("leaf.example.org")]), critical=False)
-            .sign(key, hashes.SHA256())
-        )
-        said = {
-            "issuerRef": {"name": issuer, "kind": "HsmIssuer", "group": "attestation.itl.io"},
-            "request": base64.b64encode(csr.public_bytes(Encoding.PEM)).decode(),
-            "usages": ["digital signature", "server auth"],
-            "duration": "1h",
-            "username": "system:serviceaccount:cert-manager:cert-manager",
-        }
-        self.create(CERTIFICATE_REQUEST, name, said | spec)
-        if approve:
-            self.say(name, "Approved")
-        return name
-
-    def say(self, name: str, type_: str, *, manager: str = "approver") -> None:
-        """Decide on a request as its approver does."""
-        condition = {"type": type_, "status": "True", "reason": "tests", "message": "said"}
-        raw = {
-            "apiVersion": "cert-manager.io/v1",
-            "kind": "CertificateRequest",
-            "status": {"conditions": [condition | {"lastTransitionTime": "2026-11-26T12:00:00Z"}]},
-        }
-        place = f"{self.path(CERTIFICATE_REQUEST, name)}/status"
-        params = {"fieldManager": manager, "force": "true"}
-        self.http.patch(place, json=raw, headers=APPLY, params=params).raise_for_status()
-
-
-@pytest.fixture
-def here(kube: KubeAPI, softhsm: SoftHSM, tmp_path: Path) -> Iterator[Here]:
-    """A cluster, a token and a controller."""
-    with rest(kube) as http:
-        for definition in (*crds.definitions(), CERTIFICATE_REQUESTS):
-            answer = http.post(CRDS, json=definition)
-            assert answer.status_code in (201, 409), answer.text
-        role = {"metadata": {"name": "test-hsm"}, "rules": RULES}
-        for place, raw in (
-            (f"{RBAC}/clusterroles", role),
-            (f"{RBAC}/clusterrolebindings", binding("test-hsm", "test-hsm", "User", "attestation-hsm")),
-        ):
-            answer = http.post(place, json=raw)
-            assert answer.status_code in (201, 409), answer.text
-        here = Here(kube, http, softhsm, tmp_path)
-        until(
-            lambda: all(http.get(here.path(k)).status_code == 200 for k in (*HSM_KINDS, CERTIFICATE_REQUEST))
-        )
-        here.start()
-        try:
-            yield here
-        finally:
-            here.stop()
-            for kind in (CERTIFICATE_REQUEST, HSM_ISSUER, HSM):
-                for each in http.get(here.path(kind)).json()["items"]:
-                    name = each["metadata"]["name"]
-                    http.patch(here.path(kind, name), json={"metadata": {"finalizers": None}}, headers=MERGE)
-                    http.delete(here.path(kind, name))
 
 
 def test_a_request_is_issued_by_a_key_that_was_made_on_the_token(here: Here) -> None:

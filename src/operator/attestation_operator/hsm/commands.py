@@ -11,6 +11,7 @@ from attestation_operator.hsm.controllers import Issuers, Modules, Requests, Sta
 from attestation_operator.hsm.issuance import Issuance
 from attestation_operator.hsm.service import AskedService, HSMService
 from attestation_operator.hsm.settings import HsmSettings
+from attestation_operator.hsm.signing import SigningRequests
 from attestation_operator.hsm.tokens import Tokens
 from attestation_operator.program import Make, run
 from attestation_operator.runs.controllers import Together
@@ -49,13 +50,13 @@ def maker(
         log = service or AskedService(around.service)
         issuers = Issuers(around, tokens, log, standing, threads)
         modules = Modules(around, tokens, standing, threads, issuers.handle)
-        requests = Requests(
-            around,
+        issuing = (
             Issuance(log, threads),
             standing,
             issuers.handle,
             timedelta(seconds=settings.max_retry_seconds),
         )
-        return Together(NAME, (modules, issuers, requests))
+        requests, signing = Requests(around, *issuing), SigningRequests(around, *issuing)
+        return Together(NAME, (modules, issuers, requests, signing))
 
     return make

@@ -16,14 +16,13 @@ from prometheus_client import Counter
 
 from attestation.api.hsm import HSMIssuer, HSMIssuerPut
 from attestation.errors import AttestationError, IssuerUnknown
-from attestation.pki.leaf import judge_leaf
 from attestation.wire import b64encode
 from attestation_operator.controller import Around, Round
 from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
-from attestation_operator.errors import IssuerNotOpen
 from attestation_operator.hsm import issuers, lists, modules, requests
-from attestation_operator.hsm.authority import Authority, pem_of, proven_ca, self_signed
-from attestation_operator.hsm.issuance import Issuance, Order
+from attestation_operator.hsm.authority import Authority, proven_ca, self_signed
+from attestation_operator.hsm.certify import certified
+from attestation_operator.hsm.issuance import Issuance
 from attestation_operator.hsm.issuers import Answer, Ask
 from attestation_operator.hsm.objects import Issuer, Module, read_issuer, read_module, seconds_of
 from attestation_operator.hsm.service import HSMService
@@ -401,26 +400,12 @@ class Requests:
         self, request: requests.Request, issuer: Raw | None
     ) -> requests.Issued | AttestationError:
         assert issuer is not None
-        authority = self._standing.authorities.get(issuer["metadata"]["uid"])
-        if authority is None:
-            return IssuerNotOpen("this replica has not opened the issuer's key yet")
-        try:
-            content = judge_leaf(
-                request.asked, authority.policy, ca=authority.ca, at=self._around.clock.now()
-            )
-            target = request.target
-            made = await self._issuance.issue(
-                authority,
-                Order(
-                    uid=target.uid,
-                    kind="CertificateRequest",
-                    namespace=target.namespace,
-                    name=target.name,
-                    requester=request.requester,
-                    content=content,
-                ),
-            )
-        except AttestationError as e:
-            return e
-        chain = "".join(map(pem_of, (made, *authority.chain)))
-        return requests.Issued(certificate=chain, ca=pem_of(authority.ca.certificate))
+        return await certified(
+            self._standing.authorities.get(issuer["metadata"]["uid"]),
+            self._issuance,
+            target=request.target,
+            kind="CertificateRequest",
+            requester=request.requester,
+            asked=lambda: request.asked,
+            at=self._around.clock.now(),
+        )

@@ -176,7 +176,7 @@ def reconcile(
             request, Step.INITIALIZED, said(READY, "Initializing", "seen", true=None), at=at, exact=True
         )
     # 4. An issuer that is as it was judged, and signs.
-    if (why := _why_not(issuer)) is not None:
+    if (why := why_not(issuer)) is not None:
         return _pending(request, f"{request.issuer.kind.kind} {request.issuer}: {why}", at=at)
     # 5. Signed, once.
     if outcome is None:
@@ -199,7 +199,7 @@ def _is_answered(ready: Raw | None) -> bool:
     return status == "True" or (status == "False" and reason in ("Failed", "Denied"))
 
 
-def _why_not(issuer: Raw | None) -> str | None:
+def why_not(issuer: Raw | None) -> str | None:
     """Return why an issuer signs nothing now."""
     if issuer is None:
         return "there is none"
@@ -215,29 +215,62 @@ def _why_not(issuer: Raw | None) -> str | None:
     return None
 
 
-def _failed(request: Request, error: AttestationError, *, at: datetime, max_retry: timedelta) -> Looked:
-    words = clipped(f"{error.code}: {error}")
+class Fate(StrEnum):
+    """What a failure to sign means for the request."""
+
+    REFUSED = "refused"
+    NOT_SIGNED = "not-signed"
+    UNDECIDED = "undecided"
+    UNKNOWN = "unknown"
+
+
+def fate_of(error: AttestationError) -> Fate:
+    """Return what *error* means for the request that was to be signed."""
     # Permanent: the same request is refused tomorrow.
-    if isinstance(error, RequestRefused):
-        invalid = error.reason in INVALID
-        return _end(request, Step.FAILED, f"{error.reason}: {error}", at=at, invalid=invalid)
-    if isinstance(error, CertificateNotConformant):
-        return _end(request, Step.FAILED, words, at=at)
+    if isinstance(error, RequestRefused | CertificateNotConformant):
+        return Fate.REFUSED
     # Of the issuer: its key does not sign. It says so of itself, and its requests wait.
     # Nor does one that the service does not know, after its database was restored: it is registered again.
     if isinstance(error, KeyUnusable | SignerUnavailable | SignatureInvalid | IssuerUnknown):
-        looked = _pending(request, f"the issuer does not sign: {error.code}", at=at)
-        return Looked(step=looked.step, actions=looked.actions, after=looked.after, issuer_fails=True)
+        return Fate.NOT_SIGNED
     # Nothing was decided: the service or the cluster is away. It waits as long as that takes.
-    if isinstance(error, Unavailable):
-        return _pending(request, f"nothing was decided: {error.code}", at=at)
+    return Fate.UNDECIDED if isinstance(error, Unavailable) else Fate.UNKNOWN
+
+
+def retry_after(created_at: datetime, *, at: datetime, max_retry: timedelta) -> float | None:
+    """Return after how many seconds to try again what fails for a reason that nobody knows; None for never.
+
+    Args:
+        created_at: Since when it could have been signed.
+        at: Now.
+        max_retry: How long it is tried.
+    """
+    spent = (at - created_at).total_seconds()
+    left = max_retry.total_seconds() - spent
+    return None if left <= 0 else max(POLL_SECONDS, min(spent, left))
+
+
+def _failed(request: Request, error: AttestationError, *, at: datetime, max_retry: timedelta) -> Looked:
+    words = clipped(f"{error.code}: {error}")
+    match fate_of(error):
+        case Fate.REFUSED:
+            if not isinstance(error, RequestRefused):
+                return _end(request, Step.FAILED, words, at=at)
+            invalid = error.reason in INVALID
+            return _end(request, Step.FAILED, f"{error.reason}: {error}", at=at, invalid=invalid)
+        case Fate.NOT_SIGNED:
+            looked = _pending(request, f"the issuer does not sign: {error.code}", at=at)
+            return Looked(step=looked.step, actions=looked.actions, after=looked.after, issuer_fails=True)
+        case Fate.UNDECIDED:
+            return _pending(request, f"nothing was decided: {error.code}", at=at)
+        case Fate.UNKNOWN:
+            pass
     # Anything else may pass, but not for ever.
-    if at >= request.created_at + max_retry:
+    after = retry_after(request.created_at, at=at, max_retry=max_retry)
+    if after is None:
         return _end(request, Step.FAILED, words, at=at)
     looked = _pending(request, words, at=at)
-    spent = (at - request.created_at).total_seconds()
-    left = max_retry.total_seconds() - spent
-    return Looked(step=looked.step, actions=looked.actions, after=max(POLL_SECONDS, min(spent, left)))
+    return Looked(step=looked.step, actions=looked.actions, after=after)
 
 
 def _pending(request: Request, words: str, *, at: datetime) -> Looked:

@@ -125,7 +125,7 @@ class Approver:
         if key.kind is not CSR:
             await self._policy.changed(key, seen)
             return None
-        csr = await _csr(self._around, key, seen)
+        csr = await seen_csr(self._around, key, seen)
         if csr is None:
             return None
         policy = await self._policy.current()
@@ -253,7 +253,7 @@ class Signer:
         if key.kind is not CSR:
             await self._policy.changed(key, seen)
             return None
-        csr = await _csr(self._around, key, seen)
+        csr = await seen_csr(self._around, key, seen)
         if csr is None:
             return None
         at = self._around.clock.now()
@@ -384,7 +384,8 @@ class Nodes:
             self._changes.inc()
 
 
-async def _csr(around: Around, key: Key, seen: Raw | None) -> SigningRequest | None:
+async def seen_csr(around: Around, key: Key, seen: Raw | None) -> SigningRequest | None:
+    """Return a request as it was seen, or is; None where it is gone, or none that is looked at."""
     raw = seen if seen is not None else await around.cluster.read(key)
     if raw is None:
         return None

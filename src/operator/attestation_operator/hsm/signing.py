@@ -1,0 +1,260 @@
+"""Kubernetes' own CertificateSigningRequests to HsmClusterIssuers (HSM-AND-KUBERNETES §16, §21).
+
+The signer is `hsmclusterissuers.attestation.itl.io/<name>`; issuers in namespaces have none, for a request has no
+namespace. An API server takes a certificate for any request, an unapproved one too, so the approval is looked at here;
+whether to approve is for others to say. Annotations are never read: they can change after the approval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from prometheus_client import Counter
+
+from attestation.errors import AttestationError, IssuerUnknown, RequestRefused
+from attestation.pki.leaf import LeafAsked
+from attestation.wire import b64encode
+from attestation_operator.actions import Action, EmitEvent, SetStatus
+from attestation_operator.controller import Around, Round
+from attestation_operator.hsm.certify import certified
+from attestation_operator.hsm.controllers import Standing
+from attestation_operator.hsm.issuance import Issuance
+from attestation_operator.hsm.objects import MANAGER
+from attestation_operator.hsm.requests import (
+    MAX_RETRY,
+    POLL_SECONDS,
+    Fate,
+    Issued,
+    fate_of,
+    retry_after,
+    why_not,
+)
+from attestation_operator.nodes.controllers import seen_csr
+from attestation_operator.nodes.objects import SigningRequest, decoded
+from attestation_operator.objects import CSR, GROUP, HSM_CLUSTER_ISSUER, Key, Kind, Raw, clipped
+
+SIGNER_PREFIX: Final = f"{HSM_CLUSTER_ISSUER.plural}.{GROUP}/"
+LONGEST_WAIT_SECONDS: Final = 30.0
+"""A request whose issuer is not there is looked at so often at least, however old it is."""
+
+
+class Step(StrEnum):
+    """What was done about a request at one look."""
+
+    NOT_OURS = "not-ours"
+    SKIPPED = "skipped"
+    SIGN = "sign"
+    WAITING = "waiting"
+    FAILED = "failed"
+    ISSUED = "issued"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What follows.
+
+    Args:
+        step: What was done.
+        actions: What is to be done.
+        after: After how many seconds to look again by itself.
+        issuer_fails: The issuer must be looked at: its key does not sign.
+    """
+
+    step: Step
+    actions: tuple[Action, ...] = ()
+    after: float | None = None
+    issuer_fails: bool = False
+
+
+def issuer_of(csr: SigningRequest) -> Key | None:
+    """Return the issuer that a request asks; None where that is none of ours."""
+    name = csr.signer_name.removeprefix(SIGNER_PREFIX)
+    if not name or name == csr.signer_name:
+        return None
+    return Key(kind=HSM_CLUSTER_ISSUER, name=name)
+
+
+def asked_of(csr: SigningRequest) -> LeafAsked:
+    """Return what a request asks for: never a CA, for the API has no word for it.
+
+    `expirationSeconds` is honoured or refused; where there is none (an API server before 1.22 drops it) the issuer's
+    own longest holds, at most 90 days.
+    """
+    seconds = csr.expiration_seconds
+    return LeafAsked(
+        request=decoded(csr.request),
+        usages=csr.usages,
+        is_ca=False,
+        duration=None if seconds is None else timedelta(seconds=seconds),
+    )
+
+
+def reconcile(
+    csr: SigningRequest,
+    issuer: Raw | None,
+    *,
+    at: datetime,
+    outcome: Issued | AttestationError | None = None,
+    max_retry: timedelta = MAX_RETRY,
+) -> Looked:
+    """Return what is to be done about a request now.
+
+    Args:
+        csr: The request.
+        issuer: Its issuer, None where there is none.
+        at: Now.
+        outcome: What came of signing it; None before that was tried.
+        max_retry: How long after its approval it is tried again for a reason that nobody knows.
+    """
+    # 1. Ours alone.
+    key = issuer_of(csr)
+    if key is None:
+        return Looked(step=Step.NOT_OURS)
+    # 2. Approved, not denied, not failed, not answered. The API server would take a certificate all the same.
+    if not csr.awaits_certificate:
+        return Looked(step=Step.SKIPPED)
+    # 3. An issuer that is as it was judged, and signs.
+    if (why := why_not(issuer)) is not None:
+        return _waiting(csr, f"{key.kind.kind} {key}: {why}", at=at)
+    # 4. Signed, once. A certificate cannot be taken back: it is written if the request is as it was judged.
+    if outcome is None:
+        return Looked(step=Step.SIGN)
+    if isinstance(outcome, Issued):
+        certificate = b64encode(outcome.certificate.encode())
+        return Looked(
+            step=Step.ISSUED,
+            actions=(
+                SetStatus(
+                    target=csr.target, manager=MANAGER, status={"certificate": certificate}, exact=True
+                ),
+                EmitEvent(target=csr.target, action="Sign", reason="Issued", note="certificate issued"),
+            ),
+        )
+    return _not_signed(csr, outcome, at=at, max_retry=max_retry)
+
+
+def _not_signed(
+    csr: SigningRequest, error: AttestationError, *, at: datetime, max_retry: timedelta
+) -> Looked:
+    words = clipped(f"{error.code}: {error}")
+    match fate_of(error):
+        case Fate.REFUSED:
+            if isinstance(error, RequestRefused):
+                words = clipped(f"{error.reason}: {error}")
+            return _failed(csr, "SignerValidationFailure", words)
+        case Fate.NOT_SIGNED:
+            looked = _waiting(csr, f"the issuer does not sign: {error.code}", at=at)
+            return Looked(step=looked.step, actions=looked.actions, after=looked.after, issuer_fails=True)
+        case Fate.UNDECIDED:
+            return _waiting(csr, f"nothing was decided: {error.code}", at=at)
+        case Fate.UNKNOWN:
+            after = retry_after(_approved_at(csr), at=at, max_retry=max_retry)
+            return _failed(csr, "IssuanceFailed", words) if after is None else _waiting(csr, words, at=at)
+
+
+def _approved_at(csr: SigningRequest) -> datetime:
+    """Return since when it could have been signed: an approval may take a person days."""
+    said = [each.get("lastUpdateTime") for each in csr.conditions if each.get("type") == "Approved"]
+    return max([csr.created_at, *(datetime.fromisoformat(each) for each in said if each)])
+
+
+def _waiting(csr: SigningRequest, words: str, *, at: datetime) -> Looked:
+    """Return what leaves the request as it is: a condition of ours would change nothing for who waits."""
+    waited = (at - _approved_at(csr)).total_seconds()
+    event = EmitEvent(target=csr.target, action="Sign", reason="Pending", note=clipped(words))
+    return Looked(
+        step=Step.WAITING,
+        actions=(event,),
+        after=min(LONGEST_WAIT_SECONDS, max(POLL_SECONDS, waited)),
+    )
+
+
+def _failed(csr: SigningRequest, reason: str, words: str) -> Looked:
+    """Return what ends the request: by server-side apply, what others say of it stays."""
+    ours = {"type": "Failed", "status": "True", "reason": reason, "message": words}
+    return Looked(
+        step=Step.FAILED,
+        actions=(
+            SetStatus(target=csr.target, manager=MANAGER, status={"conditions": [ours]}, exact=True),
+            EmitEvent(target=csr.target, action="Sign", reason=reason, note=words, type="Warning"),
+        ),
+    )
+
+
+class SigningRequests:
+    """Answers Kubernetes' CertificateSigningRequests.
+
+    Args:
+        around: What a controller is given.
+        issuance: Issues.
+        standing: What is known together.
+        suspect: Looks at an issuer whose key did not sign.
+        max_retry: How long a request that fails for an unknown reason is tried again.
+    """
+
+    name = "signing"
+
+    def __init__(
+        self,
+        around: Around,
+        issuance: Issuance,
+        standing: Standing,
+        suspect: Callable[[Key, Raw | None], Awaitable[float | None]],
+        max_retry: timedelta = MAX_RETRY,
+    ) -> None:
+        self._around = around
+        self._issuance = issuance
+        self._standing = standing
+        self._suspect = suspect
+        self._max_retry = max_retry
+        self._steps = Counter(
+            "itl_operator_hsm_signing_requests",
+            "Looks at CertificateSigningRequests, by what was done",
+            ["step"],
+            registry=around.metrics.registry,
+        )
+
+    @property
+    def watches(self) -> Sequence[Kind]:
+        """Requests of Kubernetes."""
+        return (CSR,)
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """None."""
+        return ()
+
+    async def handle(self, key: Key, seen: Raw | None) -> float | None:
+        """Look at one request."""
+        csr = await seen_csr(self._around, key, seen)
+        if csr is None:
+            return None
+        at = self._around.clock.now()
+        # Requests of other signers are many, and each may be a megabyte: nothing is read for them.
+        issuer_key, issuer = issuer_of(csr), None
+        if issuer_key is not None and csr.awaits_certificate:
+            issuer = self._standing.issuers.get(issuer_key) or await self._around.cluster.read(issuer_key)
+        looked = reconcile(csr, issuer, at=at, max_retry=self._max_retry)
+        if looked.step is Step.SIGN:
+            assert issuer is not None
+            outcome = await certified(
+                self._standing.authorities.get(issuer["metadata"]["uid"]),
+                self._issuance,
+                target=csr.target,
+                kind="CertificateSigningRequest",
+                requester=csr.username or "unknown",
+                asked=lambda: asked_of(csr),
+                at=at,
+            )
+            if isinstance(outcome, IssuerUnknown):
+                self._standing.known.clear()
+            looked = reconcile(csr, issuer, at=at, outcome=outcome, max_retry=self._max_retry)
+        self._steps.labels(looked.step).inc()
+        await self._around.executor.apply(looked.actions)
+        if looked.issuer_fails and issuer_key is not None:
+            await self._suspect(issuer_key, None)
+        return looked.after
