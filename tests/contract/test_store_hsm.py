@@ -161,9 +161,10 @@ def test_a_certified_key_takes_the_place_of_the_one_before(store: Store) -> None
         tx.hsm.put_delegate(pending)
         nobody = dict(tx.hsm.revisions())
         tx.hsm.put_delegate(active)
-        return nobody, dict(tx.hsm.revisions()), tx.hsm.delegate("a" * 16, "pending"), tx.hsm.delegates()
+        answers = tx.hsm.delegate("a" * 16, "active")
+        return nobody, dict(tx.hsm.revisions()), tx.hsm.delegate("a" * 16, "pending"), answers
 
-    assert store.write_sync(work) == ({}, {"a" * 16: (0, "1")}, None, (active,))
+    assert store.write_sync(work) == ({}, {"a" * 16: (0, "1")}, None, active)
 
 
 def test_a_nonce_is_one_quote_s_and_one_bundle_s(store: Store) -> None:

@@ -90,3 +90,9 @@ class NotRecorded(Unavailable):
     """The service did not say that it wrote a certificate down: nobody is given it."""
 
     code = "not-recorded"
+
+
+class AnswerInvalid(Unavailable):
+    """The service answered what cannot be: nothing is signed, and nobody is given anything, because of it."""
+
+    code = "answer-invalid"

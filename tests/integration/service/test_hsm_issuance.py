@@ -33,7 +33,7 @@ from attestation.wire import b64encode
 from attestation_operator.crds.hsm import IssuerSpec
 from attestation_operator.hsm.authority import Authority, authority_of, pem_of, proven_ca, self_signed
 from attestation_operator.hsm.issuance import Issuance, Order
-from attestation_operator.hsm.lists import keep
+from attestation_operator.hsm.lists import keep_list, keep_responder
 from tests.fixtures.softhsm import SoftHSM, softhsm
 from tests.unit.operator.hsm.world import SPEC, csr
 from tests.unit.service import hsm_requests as hsm
@@ -112,7 +112,7 @@ async def a_ca(service: Service, softhsm: SoftHSM, algorithm: str) -> tuple[Wire
         token_label="hsm",
     )
     known = await wire.register(hsm.UID, put)
-    return wire, authority_of(spec, uid=hsm.UID, generation=1, key=key, ca=ca, known=known), pem
+    return wire, authority_of(spec, key=key, ca=ca, known=known), pem
 
 
 def order(authority: Authority, service: Service, uid: str) -> Order:
@@ -153,12 +153,13 @@ async def test_a_ca_on_a_token_issues_and_the_service_revokes(
     # Asked again, also later and by a process that knows nothing of before: the same certificate.
     again = await Issuance(wire, on_thread).issue(authority, order(authority, service, "request-0"))
     assert again == made[0]
-    await keep(authority, wire, on_thread, at=service.clock.at)
+    assert await keep_list(authority, wire, on_thread, newest=0, at=service.clock.at) == 1
+    await keep_responder(authority, wire, on_thread, at=service.clock.at)
     answer = await ocsp_status(service, leaves[0], ca)
     assert answer.certificate_status is ocsp.OCSPCertStatus.GOOD
     issuer = hsm.Issuer(service.clock.at, issuer_id=authority.issuer_id)
     assert (await hsm.revoke(service, issuer, f"{leaves[0].serial_number:040x}")).status_code == 200
-    await keep(authority, wire, on_thread, at=service.clock.at)
+    assert await keep_list(authority, wire, on_thread, newest=1, at=service.clock.at) == 2
     served = await service.get(f"/pki/hsm/{authority.issuer_id}.crl")
     crl = x509.load_der_x509_crl(served.content)
     assert crl.is_signature_valid(ca.public_key())  # type: ignore[arg-type]  # P-384 or RSA

@@ -449,7 +449,7 @@ class IssuerStatus(Kept):
         default=None, description="How the attestation service calls the CA key"
     )
     crl_number: Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})] | None = Field(
-        default=None, description="Of the newest list of the revoked"
+        default=None, description="Of the newest list of the revoked that was published"
     )
     qa_ref: QARef | None = Field(default=None, description="The QuoteAttestation by which the key comes")
     conditions: Conditions = Field(

@@ -27,8 +27,6 @@ class Authority:
     """A CA that signs now.
 
     Args:
-        uid: Of its issuer.
-        generation: Of the spec whose rules these are.
         issuer_id: How the service calls its key.
         ca: Its certificate.
         chain: What certifies it, nearest first, DER; empty where it is self-signed.
@@ -37,11 +35,8 @@ class Authority:
         crl_url: Where its list is, as certificates say it; None where they say nothing.
         ocsp_url: Likewise of OCSP.
         ca_url: Likewise of its certificate.
-        revision: What its list must know, as the service said last.
     """
 
-    uid: str
-    generation: int
     issuer_id: str
     ca: IssuingCA
     chain: tuple[bytes, ...]
@@ -52,13 +47,9 @@ class Authority:
     ca_url: str | None
 
 
-def authority_of(
-    spec: IssuerSpec, *, uid: str, generation: int, key: OpenKey, ca: IssuingCA, known: HSMIssuer
-) -> Authority:
+def authority_of(spec: IssuerSpec, *, key: OpenKey, ca: IssuingCA, known: HSMIssuer) -> Authority:
     """Return the CA of an issuer that the service knows."""
     return Authority(
-        uid=uid,
-        generation=generation,
         issuer_id=known.issuer_id,
         ca=ca,
         chain=(),

@@ -20,6 +20,7 @@ from attestation.wire import b64encode
 from attestation_operator.controller import Around, Round
 from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
 from attestation_operator.hsm import issuers, lists, modules, requests
+from attestation_operator.hsm.answers import checked_issuer
 from attestation_operator.hsm.authority import Authority, proven_ca, self_signed
 from attestation_operator.hsm.certify import certified
 from attestation_operator.hsm.issuance import Issuance
@@ -39,7 +40,8 @@ from attestation_operator.objects import (
 
 T = TypeVar("T")
 
-TOKEN_THREADS: Final = 4
+TOKEN_THREADS: Final = 64
+"""As many as objects are handled at once: those of a token that is slow wait for it, and for no other one."""
 LISTS_SECONDS: Final = 15.0
 """Between two questions whether a list is due: so late a revocation is on it."""
 KNOWN_SECONDS: Final = 300.0
@@ -71,6 +73,12 @@ class Standing:
         self.modules: dict[Key, Raw] = {}
         self.crl_numbers: dict[str, int] = {}
         self.known: dict[tuple[str, bytes], tuple[float, HSMIssuer | None]] = {}
+
+    def published(self, issuer_id: str, status: Raw) -> None:
+        """Learn of the newest list of a CA what a process before wrote down: no older one is signed."""
+        if status.get("issuerID") == issuer_id:
+            told = int(status.get("crlNumber") or 0)
+            self.crl_numbers[issuer_id] = max(told, self.crl_numbers.get(issuer_id, 0))
 
 
 class Modules:
@@ -222,18 +230,25 @@ class Issuers:
             await self._keep(authority)
 
     async def _keep(self, authority: Authority) -> None:
+        at, name = self._around.clock.now(), authority.issuer_id
+        newest = self._standing.crl_numbers.get(name, 0)
         try:
-            number = await lists.keep(authority, self._service, self._threads, at=self._around.clock.now())
+            number = await lists.keep_list(authority, self._service, self._threads, newest=newest, at=at)
         except AttestationError as e:
-            if isinstance(e, IssuerUnknown):
-                self._standing.known.clear()
-            self._around.log.warning(
-                "hsm.list_not_made", issuer=authority.issuer_id, code=e.code, reason=str(e)
-            )
-            return
-        if number is not None:
-            self._standing.crl_numbers[authority.issuer_id] = number
-            self._around.log.info("hsm.list_made", issuer=authority.issuer_id, number=number)
+            self._not_kept("hsm.list_not_made", authority, e)
+        else:
+            if number is not None:
+                self._standing.crl_numbers[name] = number
+                self._around.log.info("hsm.list_made", issuer=name, number=number)
+        try:
+            await lists.keep_responder(authority, self._service, self._threads, at=at)
+        except AttestationError as e:
+            self._not_kept("hsm.responder_not_certified", authority, e)
+
+    def _not_kept(self, event: str, authority: Authority, error: AttestationError) -> None:
+        if isinstance(error, IssuerUnknown):
+            self._standing.known.clear()
+        self._around.log.warning(event, issuer=authority.issuer_id, code=error.code, reason=str(error))
 
     def _forgotten(self, key: Key) -> None:
         raw = self._standing.issuers.pop(key, None)
@@ -314,6 +329,8 @@ class Issuers:
                 token_label=token.token_label or token.serial or token.module,
             ),
         )
+        checked_issuer(known, uid=issuer.uid)
+        self._standing.published(known.issuer_id, issuer.status)
         self._standing.known[name] = (now + KNOWN_SECONDS, known)
         return known
 

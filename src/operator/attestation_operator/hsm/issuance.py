@@ -19,6 +19,7 @@ from attestation.errors import AttestationError, RequestRefused, Unavailable
 from attestation.pki.leaf import LeafContent, make_leaf
 from attestation.wire import b64decode, b64encode
 from attestation_operator.errors import IssuerBusy, NotRecorded
+from attestation_operator.hsm.answers import checked_again, checked_reserved, serial_of_answer
 from attestation_operator.hsm.authority import Authority
 from attestation_operator.hsm.service import HSMService
 
@@ -159,7 +160,7 @@ class Issuance:
         issuer_id = batch[0].authority.issuer_id
         # 1. Durable serial numbers; or what was issued for the same request before.
         reserved = await self._service.reserve(issuer_id, [each.said for each in batch])
-        by_uid = {each.request_uid: each for each in reserved}
+        by_uid = checked_reserved(reserved, [each.order.uid for each in batch])
         # 2. Rehearsed, linted, signed once each: in one turn of the thread.
         results: list[bytes | AttestationError] = await self._on_thread(
             lambda: [_certificate(each.authority, each.order, by_uid.get(each.order.uid)) for each in batch]
@@ -182,12 +183,14 @@ def _certificate(
 ) -> bytes | AttestationError:
     if reserved is None:
         return NotRecorded("the service reserved no serial number for this request")
-    if reserved.certificate is not None:
-        return b64decode(reserved.certificate, "the certificate")
     try:
+        serial = serial_of_answer(reserved.serial)
+        if reserved.certificate is not None:
+            again = b64decode(reserved.certificate, "the certificate")
+            return checked_again(again, order.content, serial=serial, ca=authority.ca)
         return make_leaf(
             order.content,
-            serial=int(reserved.serial, 16),
+            serial=serial,
             ca=authority.ca,
             key=authority.key,
             crl_url=authority.crl_url,

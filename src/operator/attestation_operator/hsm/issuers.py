@@ -60,7 +60,7 @@ class Case:
         module: Its HardwareSecurityModule, None where there is none.
         at: Now.
         answers: What was answered at this look.
-        crl_number: Of the newest list, None where nobody knows.
+        crl_number: Of the newest list that was published, None where nobody knows.
     """
 
     issuer: Issuer
@@ -195,12 +195,10 @@ def _certified(case: Case, key: OpenKey) -> Looked:
     assert case.module is not None
     assert case.module.spec is not None
     found["issuerID"] = known.issuer_id
-    number = max(known.crl_number, case.crl_number or 0)
-    if number:
-        found["crlNumber"] = number
-    authority = authority_of(
-        issuer.spec, uid=issuer.uid, generation=issuer.generation, key=key, ca=ca, known=known
-    )
+    # What was published, and not what was begun and may never be.
+    if case.crl_number:
+        found["crlNumber"] = case.crl_number
+    authority = authority_of(issuer.spec, key=key, ca=ca, known=known)
     words = f"signs; until {ca.not_after:%Y-%m-%d}"
     events: tuple[Action, ...] = ()
     if ca.not_after - case.at <= WARNED:

@@ -6,10 +6,12 @@ from datetime import datetime
 from typing import Final
 
 from attestation.api.hsm import HSMList, HSMListPut, HSMResponder, HSMResponderPut
-from attestation.pki.crl import CRLEntry, Reason, build_crl
+from attestation.pki.crl import REASONS, CRLEntry, Reason, build_crl
 from attestation.pki.external import make_responder
 from attestation.pki.request import read_request, verify_request
 from attestation.wire import b64decode, b64encode
+from attestation_operator.errors import AnswerInvalid
+from attestation_operator.hsm.answers import checked_list, serial_of_answer
 from attestation_operator.hsm.authority import Authority
 from attestation_operator.hsm.issuance import OnThread
 from attestation_operator.hsm.service import HSMService
@@ -17,30 +19,37 @@ from attestation_operator.hsm.service import HSMService
 RESPONDER: Final = "OCSP responder"
 
 
-def signed_list(authority: Authority, due: HSMList) -> HSMListPut:
-    """Return the list that the service began, signed. Blocks: the token signs."""
-    assert due.number is not None
-    assert due.this_update is not None
-    assert due.next_update is not None
+def signed_list(authority: Authority, due: HSMList, *, newest: int, at: datetime) -> HSMListPut:
+    """Return the list that the service began, signed. Blocks: the token signs.
+
+    Raises:
+        AnswerInvalid: No list that may follow *newest* at this instant.
+    """
+    number, begin, end = checked_list(due, newest=newest, at=at)
     crl = build_crl(
         authority.ca.certificate,
         authority.key,
-        number=due.number,
+        number=number,
         entries=[
-            CRLEntry(serial=int(each.serial, 16), at=each.at, reason=reason_of(each.reason))
+            CRLEntry(serial=serial_of_answer(each.serial), at=each.at, reason=reason_of(each.reason))
             for each in due.entries
         ],
-        this_update=due.this_update,
-        next_update=due.next_update,
+        this_update=begin,
+        next_update=end,
     )
-    return HSMListPut(number=due.number, crl=b64encode(crl))
+    return HSMListPut(number=number, crl=b64encode(crl))
 
 
 def reason_of(word: str) -> Reason:
-    """Return the reason that a word means: `keyCompromise`, `key-compromise` or `key_compromise`."""
-    plain = "".join(each for each in word.lower() if each.isalpha())
-    found = {each.name.replace("_", "").lower(): each for each in Reason}
-    return found.get(plain, Reason.UNSPECIFIED)
+    """Return the reason that a word of the service's means.
+
+    Raises:
+        AnswerInvalid: None that a list of ours has: which one is meant, nobody guesses.
+    """
+    found = REASONS.get(word)
+    if found is None:
+        raise AnswerInvalid("a reason of a revocation that no list has")
+    return found
 
 
 def certified_responder(authority: Authority, due: HSMResponder, *, at: datetime) -> HSMResponderPut:
@@ -57,22 +66,37 @@ def certified_responder(authority: Authority, due: HSMResponder, *, at: datetime
         spki=request.spki,
         ca=authority.ca,
         key=authority.key,
-        serial=int(due.serial, 16),
+        serial=serial_of_answer(due.serial),
         at=at,
     )
     return HSMResponderPut(certificate=b64encode(made))
 
 
-async def keep(authority: Authority, service: HSMService, on_thread: OnThread, *, at: datetime) -> int | None:
-    """Sign the list and the responder of a CA where they are due; return the number of a new list."""
-    number = None
+async def keep_list(
+    authority: Authority, service: HSMService, on_thread: OnThread, *, newest: int, at: datetime
+) -> int | None:
+    """Sign the list of a CA where one is due, and return its number.
+
+    Args:
+        authority: The CA.
+        service: Says what is due, and takes what was signed.
+        on_thread: Has done what blocks.
+        newest: Number of the list that was published last, as far as we know.
+        at: Now.
+    """
     due = await service.begin_list(authority.issuer_id)
+    if not due.due:
+        return None
+    signed: HSMListPut = await on_thread(lambda: signed_list(authority, due, newest=newest, at=at))
+    await service.put_list(authority.issuer_id, signed)
+    return signed.number
+
+
+async def keep_responder(
+    authority: Authority, service: HSMService, on_thread: OnThread, *, at: datetime
+) -> None:
+    """Certify the key that answers OCSP for a CA where that is due."""
+    due = await service.responder(authority.issuer_id)
     if due.due:
-        signed = await on_thread(lambda: signed_list(authority, due))
-        await service.put_list(authority.issuer_id, signed)
-        number = signed.number
-    responder = await service.responder(authority.issuer_id)
-    if responder.due:
-        certified = await on_thread(lambda: certified_responder(authority, responder, at=at))
+        certified = await on_thread(lambda: certified_responder(authority, due, at=at))
         await service.put_responder(authority.issuer_id, certified)
-    return number

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from attestation.errors import ModuleNotListed
+from attestation.errors import KeyAmbiguous, KeyMismatch, KeyNotFound, ModuleNotListed
 from attestation.keys.care import TokenFacts, destroy_key, look, token_facts
 from attestation.keys.open import Algorithm, KeyOptions, OpenKey, create_key, open_key
 from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
@@ -33,6 +33,25 @@ class KeyName:
 _Place = tuple[str, str | None, str | None]
 """Of a token: module, label, serial."""
 
+_OF_ONE_KEY: Final = (KeyNotFound, KeyAmbiguous, KeyMismatch)
+"""What is wrong with a key and not with its token: that key is let go of, and its issuer finds out what it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Open:
+    """A key that is open, with the test key that it was opened beside."""
+
+    key: OpenKey
+    test_key: str | None
+
+
+class _Token:
+    """What is open on one token. A token that is slow holds up its own issuers and no other's."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.keys: dict[str, _Open] = {}
+
 
 class Tokens:
     """The tokens that this process may use.
@@ -51,8 +70,8 @@ class Tokens:
         self._tpms = tpms
         self._pin_dir = pin_dir
         self._tpm_keys = tpm_keys_dir
-        self._open: dict[str, tuple[_Place, OpenKey]] = {}
         self._lock = threading.Lock()
+        self._tokens: dict[_Place, _Token] = {}
 
     def facts(self, token: HardwareSecurityModuleSpec) -> TokenFacts:
         """Return what a token says of itself, after a login."""
@@ -65,34 +84,39 @@ class Tokens:
             KeyNotFound, KeyAmbiguous, KeyUnusable, SignerUnavailable: As `attestation.keys.open.open_key`.
         """
         uri, options = self.uri(token, name), self._options(token)
-        with self._lock:
-            there = self._open.get(uri)
-            if there is not None:
-                look(uri, options)
-                return there[1]
+        held = self._held(token)
+        with held.lock:
+            there = held.keys.get(uri)
+            if there is not None and there.test_key == options.test_key:
+                try:
+                    look(uri, options)
+                except KeyNotFound:
+                    self._let_go(held, uri)
+                    raise
+                return there.key
             key = open_key(uri, options)
-            self._open[uri] = (_place(token), key)
+            # Another test key was named since: the new one is open before the old one is let go of.
+            self._let_go(held, uri)
+            held.keys[uri] = _Open(key=key, test_key=options.test_key)
             return key
 
     def make(self, token: HardwareSecurityModuleSpec, label: str, algorithm: Algorithm) -> OpenKey:
         """Make a key, or open that of the label; it stays open."""
-        uri = self.uri(token, KeyName(label=label))
+        uri, options = self.uri(token, KeyName(label=label)), self._options(token)
         if token.module in self._tpms:
             self._tpm_keys.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._lock:
-            there = self._open.get(uri)
-            if there is not None:
-                return there[1]
-            key = create_key(uri, algorithm, self._options(token))
-            self._open[uri] = (_place(token), key)
+        held = self._held(token)
+        with held.lock:
+            key = create_key(uri, algorithm, options)
+            self._let_go(held, uri)
+            held.keys[uri] = _Open(key=key, test_key=options.test_key)
             return key
 
     def forget(self, token: HardwareSecurityModuleSpec, name: KeyName) -> None:
         """Let go of a key; it stays on its token."""
-        with self._lock:
-            there = self._open.pop(self.uri(token, name), None)
-        if there is not None:
-            there[1].close()
+        held = self._held(token)
+        with held.lock:
+            self._let_go(held, self.uri(token, name))
 
     def destroy(self, token: HardwareSecurityModuleSpec, label: str) -> bool:
         """Destroy a key; False where there was none."""
@@ -103,22 +127,42 @@ class Tokens:
     def test(self, token: HardwareSecurityModuleSpec) -> bool:
         """Make a test signature with each key that is open on a token; False where none is.
 
+        A key that is gone, or another one by now, says nothing of the token: it is let go of, and its issuer, which
+        looks for it again, says what became of it.
+
         Raises:
-            SignerUnavailable, KeyUnusable: One does not sign.
+            SignerUnavailable, KeyUnusable: The token does not sign.
         """
-        with self._lock:
-            keys = [key for place, key in self._open.values() if place == _place(token)]
-        for key in keys:
-            key.self_test(key.public_key)
-        return bool(keys)
+        held, signed = self._held(token), False
+        with held.lock:
+            found = list(held.keys.items())
+        for uri, each in found:
+            try:
+                each.key.self_test(each.key.public_key)
+                signed = True
+            except _OF_ONE_KEY:
+                with held.lock:
+                    if held.keys.get(uri) is each:
+                        self._let_go(held, uri)
+        return signed
 
     def close(self) -> None:
         """Let go of all keys."""
         with self._lock:
-            keys = list(self._open.values())
-            self._open.clear()
-        for _, key in keys:
-            key.close()
+            tokens = list(self._tokens.values())
+        for held in tokens:
+            with held.lock:
+                for uri in list(held.keys):
+                    self._let_go(held, uri)
+
+    def _held(self, token: HardwareSecurityModuleSpec) -> _Token:
+        with self._lock:
+            return self._tokens.setdefault(_place(token), _Token())
+
+    def _let_go(self, held: _Token, uri: str) -> None:
+        there = held.keys.pop(uri, None)
+        if there is not None:
+            there.key.close()
 
     def uri(self, token: HardwareSecurityModuleSpec, name: KeyName) -> str:
         """Return the URI of a key, with the places of module and PIN.

@@ -364,6 +364,22 @@ def make_leaf(
         CertificateNotConformant: A rule of the linter does not hold; the CA's key signed nothing.
         SignatureInvalid: What came from *key* is no signature of the CA's key.
     """
+    said = certificate_content(
+        content, serial=serial, ca=ca, crl_url=crl_url, ocsp_url=ocsp_url, ca_url=ca_url
+    )
+    return sign_content(said, ca=ca, key=key)
+
+
+def certificate_content(
+    content: LeafContent,
+    *,
+    serial: int,
+    ca: IssuingCA,
+    crl_url: str | None = None,
+    ocsp_url: str | None = None,
+    ca_url: str | None = None,
+) -> CertificateContent:
+    """Return all that the certificate for *content* says; arguments as of `make_leaf`."""
     if content.no_rev_avail:
         crl_url = ocsp_url = None
     pointers = {Pointer.CRL: crl_url, Pointer.OCSP: ocsp_url, Pointer.CA: ca_url}
@@ -378,7 +394,7 @@ def make_leaf(
         no_rev_avail=content.no_rev_avail,
         is_foreign=True,
     )
-    said = CertificateContent(
+    return CertificateContent(
         profile=profile,
         serial=serial,
         subject=content.subject,
@@ -395,4 +411,3 @@ def make_leaf(
         ocsp_url=ocsp_url,
         ca_url=ca_url,
     )
-    return sign_content(said, ca=ca, key=key)

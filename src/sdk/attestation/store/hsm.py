@@ -302,7 +302,6 @@ _PURGE_CERTIFICATES = Prepared(
     )
 )
 
-_DELEGATES = Prepared(select(_D).where(_D.c.state == "active"))
 _REVISIONS = Prepared(
     select(_I.c.issuer_id, _I.c.revision, _D.c.serial).join(
         _D, and_(_D.c.issuer_id == _I.c.issuer_id, _D.c.state == "active")
@@ -477,10 +476,6 @@ class HSM:
     def delegate(self, issuer_id: str, state: Literal["pending", "active"]) -> HSMDelegate | None:
         """Return the key that answers for *issuer_id*, or the one that is to be certified; or None."""
         return _DELEGATE.one(self._sql.row(_DELEGATE_OF, of_issuer=issuer_id, of_state=state))
-
-    def delegates(self) -> tuple[HSMDelegate, ...]:
-        """Return the keys that answer."""
-        return tuple(map(_DELEGATE.decode, self._sql.rows(_DELEGATES)))
 
     def revisions(self) -> Mapping[str, tuple[int, str]]:
         """Return revision, and serial of who answers, of each key for which somebody does."""

@@ -142,9 +142,7 @@ def authority(**spec: Any) -> Authority:
     """Return a CA that signs."""
     ca = proven_ca(ca_pem(), key(), at=AT, by_itself=True)
     assert ca is not None
-    return authority_of(
-        IssuerSpec.model_validate(SPEC | spec), uid=UID, generation=1, key=key(), ca=ca, known=known()
-    )
+    return authority_of(IssuerSpec.model_validate(SPEC | spec), key=key(), ca=ca, known=known())
 
 
 @cache
