@@ -102,6 +102,7 @@ from attestation.evidence import (
     ek_certificate,
     ek_key_attestation,
     event_log,
+    hsm_key,
     ima_log,
     key_certification,
     node_csr,
@@ -125,6 +126,7 @@ from attestation.pki.request import MAX_CSR_BYTES, parse_csr, read_request
 from attestation.pki.requested import requested_names
 from attestation.pki.usages import USAGES
 from attestation.quote import evidence_digest, key_fingerprint, parse_envelope
+from attestation.quote.tpm import split_quote
 from attestation.reference import compose, diff, identifier, parse_policy
 from attestation.reference.attestation_policy import BACKENDS, policy_of
 from attestation.reference.cel_rules import broken, compiled
@@ -212,6 +214,7 @@ from tests.fixtures.queries import CATALOG
 from tests.fixtures.query_corpus import INVALID, VALID
 from tests.unit.appraisal.node_csr_kit import AT as REQUESTED_AT
 from tests.unit.audit import log_kit
+from tests.unit.evidence.test_hsm_key import GOOD as HSM_KEY
 from tests.unit.evidence.test_tcs_kmra import answer, nonce
 from tests.unit.keys.test_provisioning import ADA, BY_ADA, BY_BOB, SIGNERS
 from tests.unit.keys.test_provisioning import TEXT as BUNDLE_TEXT
@@ -219,6 +222,7 @@ from tests.unit.pki import leaf_kit
 from tests.unit.pki.certificate_kit import ca_of, leaf_key, pem_of, request_of
 from tests.unit.quote.quote_kit import KINDS as QUOTE_KINDS
 from tests.unit.quote.quote_kit import spec as quote_spec
+from tests.unit.quote.test_quote_types import GOOD_QUOTE as KEY_QUOTE
 from tests.unit.sealing import seal_kit
 from tests.vectors import OWN, SHARED, forge
 from tests.vectors import node_csr as requests
@@ -351,6 +355,23 @@ def tcs_kmra_answer(data: bytes) -> None:
         found = tcs_kmra.parse(data)
         assert data.endswith(found.exponent + found.modulus + found.quote)
         assert found.spki
+
+
+def hsm_key_statement(data: bytes) -> None:
+    """`hsm_key.parse`: what a device says, shown, or the documented error."""
+    with contextlib.suppress(MalformedEvidence):
+        found = hsm_key.parse(data)
+        assert len(found.said.label.encode()) <= hsm_key.MAX_LABEL_BYTES
+        assert data.endswith(found.signature)
+
+
+def tpm_quote_of_a_key(data: bytes) -> None:
+    """`split_quote` and the parsers behind it: three parts, written again as they came, or the documented error."""
+    with contextlib.suppress(MalformedEvidence):
+        parts = split_quote(data)
+        assert b"".join(len(part).to_bytes(4) + part for part in parts) == data
+        tpm_quote.parse(*parts[:2])
+        tpm_quote.parse_pcr_json(parts[2])
 
 
 def provisioning_bundle(data: bytes) -> None:
@@ -1790,6 +1811,8 @@ TARGETS: Final[dict[str, Target]] = {
         quote_envelope, lambda: [json.dumps(quote_spec(k)).encode() for k in QUOTE_KINDS], 16384
     ),
     "tcs_kmra": Target(tcs_kmra_answer, lambda: [answer(nonce())], 8192),
+    "hsm_key": Target(hsm_key_statement, lambda: [HSM_KEY], 4096),
+    "tpm_quote_of_a_key": Target(tpm_quote_of_a_key, lambda: [KEY_QUOTE], 2048),
     "provisioning_bundle": Target(
         provisioning_bundle,
         lambda: [BUNDLE_TEXT + b"\n" + BY_ADA.encode(), BUNDLE_TEXT + b"\n" + BY_BOB.encode()],

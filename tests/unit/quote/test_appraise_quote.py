@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.endorsements.intel import Endorsements
+from attestation.errors import MalformedEvidence
 from attestation.evidence.key_certification import KeyMode
 from attestation.quote import TYPES, Purpose, QuoteResult, appraise_quote, evidence_digest, key_fingerprint
-from attestation.quote.appraise import CHECKS, split_certification
+from attestation.quote.appraise import CHECKS
+from attestation.quote.tpm import split_certification, split_quote
 from attestation.reference.confidential import SgxRules
 from attestation.reference.rules import Demand
-from attestation.results import Failed, Undecided, Verdict
+from attestation.results import Failed, Flagged, Undecided, Verdict
 from attestation.wire import u32
 from tests.unit.evidence import test_key_certification as tpm_kit
 from tests.unit.evidence.dcap_zoo import AT
@@ -80,10 +82,23 @@ def test_the_issuer_chooses_the_question(change: dict[str, Any]) -> None:
 
 def test_a_type_that_nobody_judges() -> None:
     """No evidence at all (`null`), and what is unknown: failed, never skipped (K10)."""
-    for kind in ("null", "hsm-x509", "more"):
+    for kind in ("null", "more"):
         given_ = replace(envelope(), evidence_type=kind)
         assert failed(appraise_quote(given_, case(evidence_type=kind), AT)) == ["quote-evidence"]
-    assert not {"null", "more"} & TYPES.keys()
+    assert "more" not in TYPES
+
+
+def test_no_evidence_where_somebody_accepted_that() -> None:
+    """For trying out: it is flagged, of no tier, and a policy holds all the same."""
+    given_ = replace(envelope(), evidence_type="null")
+    result = appraise_quote(given_, case(evidence_type="null", accept_null=True), AT)
+    assert (result.verdict, result.tier, dict(result.claims)) == (Verdict.VERIFIED, "none", {})
+    flagged = [each.check for each in result.outcomes if isinstance(each, Flagged)]
+    assert flagged == ["quote-evidence"]
+    bare = appraise_quote(given_, case(evidence_type="null", accept_null=True, policy=None), AT)
+    assert bare.verdict is Verdict.INDETERMINATE
+    # It stands in for nothing else.
+    assert failed(appraise_quote(given_, case(accept_null=True), AT))
 
 
 def test_an_envelope_ends() -> None:
@@ -159,8 +174,10 @@ def test_cut_certifications() -> None:
     """Three parts, and nothing behind them."""
     assert split_certification(b"\0\0\0\1a\0\0\0\0\0\0\0\2bc") == (b"a", b"", b"bc")
     for data in (b"", b"\0\0\0\1", b"\0\0\0\1a\0\0\0\0\0\0\0\2bcd"):
-        with pytest.raises(Exception, match="tpm-certify"):
+        with pytest.raises(MalformedEvidence, match="tpm-certify"):
             split_certification(data)
+        with pytest.raises(MalformedEvidence, match="tpm-quote"):
+            split_quote(data)
 
 
 KEK = tpm_kit.key("rsa3072", attributes=tpm_kit.DECRYPT)
@@ -183,9 +200,10 @@ def in_a_tpm(public: Any = KEK, data: bytes | None = None, **changes: Any) -> Qu
 
 
 def test_a_key_in_a_tpm() -> None:
-    """Made in it, fixed to it, for decryption: a key can be wrapped under it. No policy is needed to say more."""
-    result = in_a_tpm(policy=None)
+    """Made in it, fixed to it, for decryption: a key can be wrapped under it. It waits for a policy, as all else."""
+    result = in_a_tpm()
     assert (result.verdict, failed(result), result.tier) == (Verdict.VERIFIED, [], "tpm-resident")
+    assert in_a_tpm(policy=None).verdict is Verdict.INDETERMINATE
     assert result.claims["mode"] == KeyMode.RESIDENT_DECRYPT
 
 

@@ -116,10 +116,23 @@ def test_nothing_for_other_evidence() -> None:
             wrapped(result=replace(asked()[1], **change))
     with pytest.raises(BundleRejected, match="compat"):
         wrapped(result=replace(asked()[1], tier="compat"))
+    # That would have been accepted, too, were it named.
+    with pytest.raises(BundleRejected, match="compat"):
+        wrapped(result=replace(asked()[1], tier="compat"), accepted=frozenset({"compat"}))
     asking: list[dict[str, Any]] = [{"purpose": Purpose.CSR_ATTESTATION}, {"oaep_hash": None}]
     for asks in asking:
         with pytest.raises(BundleRejected, match="asks for no key"):
             wrapped(replace(asked()[0], **asks))
+
+
+@pytest.mark.parametrize("tier", ["tpm-machine", "none", ""])
+def test_nothing_for_a_key_of_which_nobody_knows_where_it_is(tier: str) -> None:
+    """Unless the administrator accepts this very tier."""
+    result = replace(asked()[1], tier=tier)
+    for accepted in (frozenset[str](), frozenset({"another"})):
+        with pytest.raises(BundleRejected, match="does not prove that hardware holds the key"):
+            wrapped(result=result, accepted=accepted)
+    assert wrapped(result=result, accepted=frozenset({tier})).qa_uid == "qa-uid"
 
 
 def test_the_key_is_that_of_a_ca() -> None:

@@ -1,11 +1,7 @@
 """QuoteAttestations: evidence that one key lives in hardware, in one envelope, and its judgement."""
 
-from attestation.quote.appraise import (
-    TYPES,
-    QuoteCase,
-    QuoteResult,
-    appraise_quote,
-)
+from attestation.quote.appraise import TYPES, QuoteResult, appraise_quote
+from attestation.quote.case import QuoteCase
 from attestation.quote.envelope import Envelope, Purpose, evidence_digest, key_fingerprint, parse_envelope
 from attestation.quote.handing import wrap_for
 

@@ -1,24 +1,27 @@
 """Judging a QuoteAttestation: that one key lives in hardware which is as a policy expects (HSM-AND-KUBERNETES §11).
 
-Every type of evidence is judged by the code that judges machines: confidential hardware by its kind's `verify`,
-`follow` and `judge`, a certification of a TPM by `evidence.key_certification`. What is added here is the binding
-`itl-qa-v1`, and the question: type, scheme, purpose, issuer and nonce are those of `QuoteCase`, never of the evidence.
+Every type of evidence is judged by the code that judges machines: confidential hardware and quotes of a TPM by their
+kind's `verify`, `follow` and `judge`, a certification of a TPM by `evidence.key_certification`, a certificate of an
+HSM by `evidence.hsm_key`. What is added here is the binding `itl-qa-v1`, and the question: type, scheme, purpose,
+issuer and nonce are those of `QuoteCase`, never of the evidence.
 
 A verdict starts from the worst: no check is not success, a policy that is missing leaves it open, and what is open
-hands over nothing.
+hands over nothing. A policy holds whole, as for a machine: what it says of evidence that did not come is not met.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
+from attestation.appraisal.appraise import EVIDENCE
 from attestation.appraisal.confidential import Expected
 from attestation.appraisal.kind import Kind
+from attestation.appraisal.ruled import judge_rules
 from attestation.appraisal.sev_snp import SEV_SNP
 from attestation.appraisal.sgx import SGX
 from attestation.appraisal.tdx import TDX
@@ -29,14 +32,24 @@ from attestation.errors import (
     MalformedEvidence,
     NotAuthentic,
 )
-from attestation.evidence import key_certification, tcs_kmra
-from attestation.evidence.key_certification import KeyMode
-from attestation.quote.envelope import Envelope, Purpose, evidence_digest, key_fingerprint
-from attestation.reference import Policy
-from attestation.report_data import quote_binding
+from attestation.evidence import tcs_kmra
+from attestation.quote.case import (
+    NULL,
+    OF_A_TPM,
+    POLICY,
+    RESIDENT,
+    Judge,
+    Judged,
+    QuoteCase,
+    binding_of,
+    in_words,
+    key_shown,
+)
+from attestation.quote.envelope import Envelope, evidence_digest, key_fingerprint
+from attestation.quote.hsm import ROOT, USE, judge_hsm
+from attestation.quote.tpm import judge_certification, judge_quote
 from attestation.results import Check, Code, Outcome, Verdict, conclude
-from attestation.tpm import Public
-from attestation.wire import Reader, b64encode
+from attestation.wire import b64encode
 
 SCHEME: Final = "itl-qa-v1"
 COMPAT: Final = "tcs-kmra-v1"
@@ -45,34 +58,11 @@ COMPAT: Final = "tcs-kmra-v1"
 QUESTION: Final = Check(name="quote-question", code=Code.REFERENCE_MISMATCH)
 TIME: Final = Check(name="quote-expiry")
 AUTHENTIC: Final = Check(name="quote-evidence", code=Code.REFERENCE_MISMATCH)
-POLICY: Final = Check(name="quote-policy")
-RESIDENT: Final = Check(name="quote-key-resident")
-CHECKS: Final = (QUESTION, TIME, AUTHENTIC, POLICY, RESIDENT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuoteCase:
-    """What the issuer asked for, and what vouches for its hardware.
-
-    Args:
-        evidence_type: The one type that the issuer takes.
-        purpose: What it asks for.
-        signer_uid: Its UID.
-        nonce: The nonce that was given to it, 32 bytes.
-        policy: By which it is judged; None leaves the verdict open.
-        endorsements: Of confidential hardware: as its kind wants them, `endorsements.intel` or `.amd`.
-        ak: Of a TPM: the AK that is the machine's.
-        ek: The EK it was activated with.
-    """
-
-    evidence_type: str
-    purpose: Purpose
-    signer_uid: str
-    nonce: bytes = field(repr=False)
-    policy: Policy | None
-    endorsements: Any = None
-    ak: Public | None = None
-    ek: Public | None = None
+HARDWARE_TIER: Final = "hardware"
+COMPAT_TIER: Final = "compat"
+NO_TIER: Final = "none"
+"""Of no evidence at all."""
+CHECKS: Final = (QUESTION, TIME, AUTHENTIC, POLICY, RESIDENT, ROOT, USE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +75,8 @@ class QuoteResult:
         claims: What the evidence proves, in words; empty unless it is authentic.
         evidence_digest: Of `envelope.evidence_digest`, 48 bytes.
         bound_key_fingerprint: SHA-384 of the bound key, 48 bytes.
-        tier: `hardware`, `tpm-resident` or `compat`; empty unless the evidence is authentic.
+        tier: `hardware`, `hsm-resident`, `tpm-resident`, `tpm-machine`, `compat` or `none`; empty unless the
+            evidence is authentic.
     """
 
     verdict: Verdict
@@ -96,30 +87,20 @@ class QuoteResult:
     tier: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
-    """What the judge of a type found in authentic evidence."""
-
-    outcomes: Sequence[Outcome]
-    claims: Mapping[str, str]
-    tier: str
-
-
-_Judge = Callable[[Envelope, QuoteCase, datetime], _Judged]
-
-
 def appraise_quote(envelope: Envelope, case: QuoteCase, at: datetime) -> QuoteResult:
     """Judge *envelope* for *case* at the instant *at*; raise nothing that can be expressed."""
     outcomes = [*_question(envelope, case), _time(envelope, at)]
-    judged: _Judged | None = None
+    judged: Judged | None = None
     judge = TYPES.get(case.evidence_type)
     if judge is None:
         outcomes.append(AUTHENTIC.failed("evidence of a type that is judged", case.evidence_type))
     else:
         try:
             judged = judge(envelope, case, at)
-            outcomes.append(AUTHENTIC.passed())
+            if judged.tier != NO_TIER:
+                outcomes.append(AUTHENTIC.passed())
             outcomes += judged.outcomes
+            outcomes += _policy(judged, case)
         except HardwareEvidenceRejected as e:
             outcomes += e.failed
         except (NotAuthentic, MalformedEvidence) as e:
@@ -139,7 +120,7 @@ def appraise_quote(envelope: Envelope, case: QuoteCase, at: datetime) -> QuoteRe
 
 def _question(envelope: Envelope, case: QuoteCase) -> list[Outcome]:
     """Compare what the envelope says of the question with what was asked: or it would choose its own judge."""
-    scheme, hash_name = SCHEME, "sha256" if case.evidence_type in _OF_A_TPM else "sha512"
+    scheme, hash_name = SCHEME, "sha256" if case.evidence_type in OF_A_TPM else "sha512"
     if case.evidence_type == COMPAT:
         scheme, hash_name = COMPAT, "sha256"
     compared = (
@@ -165,19 +146,24 @@ def _time(envelope: Envelope, at: datetime) -> Outcome:
     return TIME.passed()
 
 
-def binding_of(envelope: Envelope, case: QuoteCase) -> bytes:
-    """Return what the evidence must be bound by: the key of the envelope, all else of the question."""
-    return quote_binding(
-        case.evidence_type,
-        case.purpose.value,
-        case.signer_uid,
-        case.nonce,
-        envelope.spki,
-        tpm=case.evidence_type in _OF_A_TPM,
-    )
+def _policy(judged: Judged, case: QuoteCase) -> list[Outcome]:
+    """Hold the whole policy against what came, as for a machine."""
+    policy = case.policy
+    if policy is None:
+        return [POLICY.undecided("no policy says which hardware is expected")]
+    outcomes: list[Outcome] = []
+    if judged.uncompared and conclude(judged.outcomes) is not Verdict.FAILED:
+        # Genuine hardware with anybody's program in it holds a key for anybody.
+        outcomes.append(POLICY.undecided(judged.uncompared))
+    # Rules about evidence that did not come hold for nobody.
+    absent = sorted(policy.kinds.keys() - judged.answers)
+    outcomes += [EVIDENCE.told(name, "absent", report=policy.kinds[name]) for name in absent]
+    if policy.assurance is not None and not policy.assurance.report:
+        outcomes.append(POLICY.undecided("the policy asks how well a machine is vouched for; this is a key"))
+    return [*outcomes, *judge_rules(policy, judged.shown)]
 
 
-def _confidential(kind: Kind[Any, Any, Any], member: str) -> _Judge:
+def _confidential(kind: Kind[Any, Any, Any], member: str) -> Judge:
     """Return the judge of confidential hardware: its kind's, under the binding of a QuoteAttestation.
 
     Args:
@@ -185,7 +171,7 @@ def _confidential(kind: Kind[Any, Any, Any], member: str) -> _Judge:
         member: What its evidence is called there: `quote` or `report`.
     """
 
-    def judge(envelope: Envelope, case: QuoteCase, at: datetime) -> _Judged:
+    def judge(envelope: Envelope, case: QuoteCase, at: datetime) -> Judged:
         item = {member: b64encode(envelope.data)}
         if member == "report" and envelope.chain:
             item["vek"] = b64encode(envelope.chain[0])
@@ -196,7 +182,7 @@ def _confidential(kind: Kind[Any, Any, Any], member: str) -> _Judge:
 
 def _hardware(
     kind: Kind[Any, Any, Any], item: Mapping[str, str], report_data: bytes, case: QuoteCase, at: datetime
-) -> _Judged:
+) -> Judged:
     """Judge evidence of confidential hardware over *report_data* as that of a machine is judged."""
     evidence = kind.parse(item)
     expected = Expected(
@@ -206,20 +192,26 @@ def _hardware(
     followed, found = kind.follow(claims, expected, case.policy)
     # Nobody approved a platform for a key: where it matters which it is, the policy names it.
     outcomes = [each for each in followed if each.check not in _IDENTITY]
-    if case.policy is None:
-        outcomes.append(POLICY.undecided("no policy says which hardware is expected"))
-    elif kind.name not in case.policy.blocks:
-        outcomes.append(POLICY.undecided(f"the policy says nothing of {kind.name}"))
-    else:
+    uncompared = ""
+    if case.policy is not None and kind.name not in case.policy.blocks:
+        uncompared = f"the policy says nothing of {kind.name}"
+    elif case.policy is not None:
         judged, compared = kind.judge(claims, evidence, expected, case.policy)
         outcomes += judged
-        if not compared and conclude(judged) is not Verdict.FAILED:
-            # Genuine hardware with anybody's program in it holds a key for anybody.
-            outcomes.append(POLICY.undecided("the policy compares no reference value of what runs there"))
-    return _Judged(outcomes=outcomes, claims=_words(kind.shown(found)), tier="hardware")
+        uncompared = "" if compared else "the policy compares no reference value of what runs there"
+    shown = kind.shown(found)
+    key = key_shown(case, HARDWARE_TIER, resident=False)
+    return Judged(
+        outcomes=outcomes,
+        claims=in_words(shown),
+        tier=HARDWARE_TIER,
+        shown={"key": key, kind.name: dict(shown)},
+        answers=kind.answers(claims),
+        uncompared=uncompared,
+    )
 
 
-def _tcs_kmra(envelope: Envelope, case: QuoteCase, at: datetime) -> _Judged:
+def _tcs_kmra(envelope: Envelope, case: QuoteCase, at: datetime) -> Judged:
     """Judge what Intel's issuer published: nothing but the time in its nonce binds it to now (§12)."""
     answer = tcs_kmra.parse(envelope.data)
     if not hmac.compare_digest(answer.spki, envelope.spki):
@@ -227,59 +219,34 @@ def _tcs_kmra(envelope: Envelope, case: QuoteCase, at: datetime) -> _Judged:
     tcs_kmra.check_nonce(envelope.nonce, at=at)
     item = {"quote": b64encode(answer.quote)}
     judged = _hardware(SGX, item, tcs_kmra.report_data(answer, envelope.nonce), case, at)
-    return replace(judged, tier="compat")
+    key = key_shown(case, COMPAT_TIER, resident=False)
+    return replace(judged, tier=COMPAT_TIER, shown={**judged.shown, "key": key})
 
 
-def _words(shown: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(value) for name, value in shown.items() if value is not None}
-
-
-def _tpm_certify(envelope: Envelope, case: QuoteCase, at: datetime) -> _Judged:  # noqa: ARG001 -- of every judge
-    """Judge a certification of the bound key by the AK of a machine (§19 steps 5 to 9)."""
-    if case.ak is None or case.ek is None:
-        raise EvidenceRejected("no attestation key is known whose certifications count")
-    public, attest, signature = split_certification(envelope.data)
-    claims = key_certification.verify(
-        key_certification.parse(public, attest, signature),
-        ak=case.ak,
-        ek=case.ek,
-        binding=binding_of(envelope, case),
-        spki=envelope.spki,
-        modes=_MODES[envelope.purpose],
-    )
-    return _Judged(
-        outcomes=[RESIDENT.passed()],
-        claims={"mode": claims.mode.value, "name": claims.name.hex(), "ak_parent": str(claims.ak_parent)},
-        tier="tpm-resident",
+def _null(envelope: Envelope, case: QuoteCase, at: datetime) -> Judged:  # noqa: ARG001 -- of every judge
+    """Judge no evidence: refused, unless somebody accepted that for trying out; then it is of no tier at all."""
+    if not case.accept_null:
+        raise EvidenceRejected("no evidence at all")
+    return Judged(
+        outcomes=[AUTHENTIC.flagged("no evidence: nothing is known of where the key is")],
+        claims={},
+        tier=NO_TIER,
+        shown={"key": key_shown(case, NO_TIER, resident=False)},
     )
 
 
-def split_certification(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return TPM2B_PUBLIC, TPMS_ATTEST and TPMT_SIGNATURE of `evidence.data`: LP of each, nothing behind.
-
-    Raises:
-        MalformedEvidence: The only way to fail.
-    """
-    reader = Reader(data, "tpm-certify")
-    public, attest, signature = (reader.take(reader.u32()) for _ in range(3))
-    reader.end()
-    return public, attest, signature
-
-
-_MODES: Final[Mapping[Purpose, frozenset[KeyMode]]] = {
-    Purpose.KEY_PROVISIONING: frozenset({KeyMode.RESIDENT_DECRYPT}),
-    Purpose.CSR_ATTESTATION: frozenset({KeyMode.RESIDENT}),
-}
 _IDENTITY: Final = frozenset({"sgx-platform", "tdx-platform", "snp-chip"})
-_OF_A_TPM: Final = frozenset({"tpm-certify"})
 
-TYPES: Final[Mapping[str, _Judge]] = MappingProxyType(
+TYPES: Final[Mapping[str, Judge]] = MappingProxyType(
     {
         "sgx": _confidential(SGX, "quote"),
         "tdx": _confidential(TDX, "quote"),
         "sev-snp": _confidential(SEV_SNP, "report"),
-        "tpm-certify": _tpm_certify,
+        "tpm-certify": judge_certification,
+        "tpm-quote": judge_quote,
+        "hsm-x509": judge_hsm,
         COMPAT: _tcs_kmra,
+        NULL: _null,
     }
 )
 """Every type that is judged. What is not here fails."""

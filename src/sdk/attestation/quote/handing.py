@@ -8,6 +8,7 @@ the administrator gave: what a cluster says of its own verdict counts for nothin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Final, cast
 
@@ -24,6 +25,8 @@ from attestation.quote.appraise import QuoteResult
 from attestation.quote.envelope import Envelope, Purpose, evidence_digest, key_fingerprint
 from attestation.results import Verdict
 
+PROVEN: Final = frozenset({"hardware", "tpm-resident", "hsm-resident"})
+"""Tiers for which a key is handed over without another word."""
 COMPAT: Final = "compat"
 
 
@@ -36,6 +39,7 @@ def wrap_for(
     qa_uid: str,
     at: datetime,
     valid_for: timedelta,
+    accepted: AbstractSet[str] = frozenset(),
 ) -> Bundle:
     """Return the bundle with *private_key* for the hardware whose evidence was verified.
 
@@ -47,6 +51,7 @@ def wrap_for(
         qa_uid: UID of the QuoteAttestation.
         at: Now, UTC.
         valid_for: How long the bundle counts, at most until the QuoteAttestation ends.
+        accepted: Tiers that the administrator accepts though nothing proves where the key is: `tpm-machine`, `none`.
 
     Raises:
         BundleRejected: The evidence was not verified, is other evidence, of the lowest tier, or asks for no key.
@@ -65,6 +70,9 @@ def wrap_for(
     # 2. Evidence that binds neither issuer nor purpose may be replayed by anybody who saw it (§12).
     if result.tier == COMPAT:
         raise BundleRejected(f"evidence of tier {COMPAT} authenticates no issuer: nothing is handed over")
+    #    Nor is it for a key of which nobody knows where it is, unless the administrator says that this is good enough.
+    if result.tier not in PROVEN | accepted:
+        raise BundleRejected(f"evidence of tier {result.tier} does not prove that hardware holds the key")
     if envelope.purpose is not Purpose.KEY_PROVISIONING or envelope.oaep_hash is None:
         raise BundleRejected("the QuoteAttestation asks for no key")
     # 3. The key of the certificate, and a certificate that can issue: else the hardware would hold a useless key.

@@ -27,8 +27,9 @@ MAX_EXPRESSION: Final = 512
 MAX_MESSAGE: Final = 256
 MAX_LOOPS: Final = 2
 """Words of an expression that go through a list."""
-NAMES: Final = ("machine", "tpm", "sev_snp", "tdx", "sgx", "azure_hcl", "svsm", "gpu")
-"""What an expression can name: the machine, and what evidence of each kind shows; {} where none came."""
+NAMES: Final = ("machine", "tpm", "sev_snp", "tdx", "sgx", "azure_hcl", "svsm", "gpu", "key")
+"""What an expression can name: the machine, what evidence of each kind shows, the key of a QuoteAttestation; {} where
+none came."""
 _FUNCTIONS: Final = frozenset(
     {
         *("size", "contains", "startsWith", "endsWith"),
