@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from asn1crypto import x509 as asn1
@@ -18,8 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.ocsp import OCSPRequestBuilder
 from dilithium_py.ml_dsa import ML_DSA_87
-from pkilint import loader, pkix, validation
-from pkilint.pkix import certificate, crl, extension, name, ocsp
+from pkilint import validation
 
 from attestation.pki.content import Algorithm
 from attestation.pki.crl import CRLEntry, Reason, build_crl
@@ -33,8 +29,21 @@ from attestation.pki.ocsp import (
     parse_ocsp_request,
 )
 from attestation.pki.profiles import EK_URI, ProfileName
+from tests.fixtures.certificate_judges import (
+    FALSE_FINDING,
+    OpenSSL,
+    ask_go,
+    go,
+    lint,
+    lint_list,
+    lint_ocsp,
+    openssl,
+    pem,
+)
 from tests.unit.pki.certificate_kit import ALGORITHMS, ARC, AT, CA, LEAVES, ca_of, ca_with, leaf_key, spki_of
 from tests.unit.pki.revocation_kit import key_of
+
+__all__ = ["go", "openssl"]
 
 CLASSICAL: tuple[Algorithm, ...] = ("ecdsa-p384", "rsa-4096")
 MACHINES = (ProfileName.NODE_CLIENT, ProfileName.NODE_SERVER)
@@ -45,11 +54,6 @@ PURPOSES = {
     ProfileName.OPERATOR: "sslclient",
     ProfileName.OCSP_SIGNING: "ocsphelper",
 }
-
-
-def pem(der: bytes) -> str:
-    """Return a certificate in PEM."""
-    return x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM).decode()
 
 
 def crl_der(ca: CA, *revoked: int) -> bytes:
@@ -68,46 +72,6 @@ def crl_of(ca: CA, *revoked: int) -> str:
     """Return a revocation list, PEM."""
     made = crl_der(ca, *revoked)
     return x509.load_der_x509_crl(made).public_bytes(Encoding.PEM).decode()
-
-
-class OpenSSL:
-    """`openssl verify`, at the instant of the tests."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def verify(
-        self,
-        leaf: bytes,
-        *,
-        trusted: list[bytes],
-        lists: list[str],
-        between: list[bytes] | None = None,
-        options: tuple[str, ...] = (),
-    ) -> str:
-        """Return `OK`, or what is wrong in the words of OpenSSL."""
-        texts = {
-            "leaf": pem(leaf),
-            "trusted": "".join(map(pem, trusted)),
-            "between": "".join(map(pem, between or [])),
-            "lists": "".join(lists),
-        }
-        for file, text in texts.items():
-            (self.directory / file).write_text(text)
-        run = ["openssl", "verify", "-x509_strict", "-check_ss_sig", "-attime", str(int(AT.timestamp()))]
-        run += ["-CAfile", "trusted", "-no-CApath", "-no-CAstore", "-CRLfile", "lists", *options]
-        run += ["-untrusted", "between", "leaf"] if between else ["leaf"]
-        done = subprocess.run(run, cwd=self.directory, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            assert done.stdout.strip() == "leaf: OK"
-            return "OK"
-        return done.stderr
-
-
-@pytest.fixture
-def openssl(tmp_path: Path) -> OpenSSL:
-    """The system's OpenSSL."""
-    return OpenSSL(tmp_path)
 
 
 # ---------------------------------------------------------------- OpenSSL
@@ -205,35 +169,6 @@ def test_openssl_refuses_the_name_of_another_host(openssl: OpenSSL) -> None:
 
 # ---------------------------------------------------------------- pkilint
 
-FALSE_FINDING = "pkix.invalid_uri_syntax"
-"""pkilint 0.13.3 takes URLs of known schemes for URIs, and every URN for an error; RFC 5280, 4.2.1.6 allows it."""
-
-
-def lint(der: bytes) -> dict[str, set[str]]:
-    """Return what pkilint finds, by severity."""
-    validator = certificate.create_pkix_certificate_validator_container(
-        certificate.create_decoding_validators(name.ATTRIBUTE_TYPE_MAPPINGS, extension.EXTENSION_MAPPINGS),
-        [
-            certificate.create_issuer_validator_container([]),
-            certificate.create_validity_validator_container(),
-            certificate.create_subject_validator_container([]),
-            certificate.create_extensions_validator_container([]),
-            certificate.create_spki_validator_container([]),
-        ],
-    )
-    return _findings(validator, loader.load_certificate(der, "ours"))
-
-
-def _findings(validator: Any, document: Any) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for result in validator.validate(document.root):
-        for description in result.finding_descriptions:
-            code = description.finding.code
-            if code == FALSE_FINDING and EK_URI in str(description.message):
-                continue
-            found.setdefault(description.finding.severity.name, set()).add(code)
-    return found
-
 
 @pytest.mark.threat("T98")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -256,25 +191,8 @@ def test_pkilint_knows_the_keys_that_we_certify(kind: str) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_pkilint_finds_nothing_in_a_list(algorithm: Algorithm) -> None:
     """Of a revocation list, empty and not."""
-    validator = crl.create_pkix_crl_validator_container(
-        [
-            pkix.create_attribute_decoder(name.ATTRIBUTE_TYPE_MAPPINGS),
-            pkix.create_extension_decoder(extension.EXTENSION_MAPPINGS),
-        ],
-        [
-            crl.create_issuer_validator_container([]),
-            crl.create_validity_validator_container([]),
-            crl.create_extensions_validator_container([]),
-        ],
-    )
     for revoked in ((), (1, 1 << 158)):
-        data = crl_der(ca_of(algorithm), *revoked)
-        assert (
-            _findings(
-                validator, loader.RFC5280CertificateListDocumentLoader().load_der_document(data, "ours")
-            )
-            == {}
-        )
+        assert lint_list(crl_der(ca_of(algorithm), *revoked)) == {}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -300,16 +218,7 @@ def test_pkilint_finds_nothing_in_an_ocsp_answer(algorithm: Algorithm, status: C
         next_update=AT + timedelta(minutes=5),
         nonce=bytes(32),
     )
-    validator = ocsp.create_pkix_ocsp_response_validator_container(
-        [
-            ocsp.create_response_decoder(),
-            pkix.create_attribute_decoder(name.ATTRIBUTE_TYPE_MAPPINGS),
-            pkix.create_extension_decoder(extension.EXTENSION_MAPPINGS),
-        ],
-        [],
-    )
-    document = loader.RFC6960OCSPResponseDocumentLoader().load_der_document(answer, "ours")
-    assert _findings(validator, document) == {}
+    assert lint_ocsp(answer) == {}
 
 
 def test_pkilint_would_see_a_fault() -> None:
@@ -329,113 +238,14 @@ def test_pkilint_would_see_a_fault() -> None:
 
 # ---------------------------------------------------------------- Go
 
-GO = """
-package main
-
-import (
-	"crypto/x509"
-	"encoding/json"
-	"encoding/pem"
-	"fmt"
-	"os"
-	"time"
-)
-
-type question struct {
-	Leaf, Host  string
-	Roots       []string
-	Between     []string
-	Server      bool
-	At          int64
-}
-
-func pool(certificates []string) *x509.CertPool {
-	made := x509.NewCertPool()
-	for _, text := range certificates {
-		if !made.AppendCertsFromPEM([]byte(text)) {
-			panic("a certificate that Go does not read")
-		}
-	}
-	return made
-}
-
-func judge(q question) string {
-	block, rest := pem.Decode([]byte(q.Leaf))
-	if block == nil || len(rest) != 0 {
-		return "no PEM"
-	}
-	leaf, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return err.Error()
-	}
-	if len(leaf.UnhandledCriticalExtensions) != 0 {
-		return "a critical extension that Go does not know"
-	}
-	usage := x509.ExtKeyUsageClientAuth
-	if q.Server {
-		usage = x509.ExtKeyUsageServerAuth
-	}
-	_, err = leaf.Verify(x509.VerifyOptions{
-		DNSName: q.Host, Roots: pool(q.Roots), Intermediates: pool(q.Between),
-		CurrentTime: time.Unix(q.At, 0), KeyUsages: []x509.ExtKeyUsage{usage},
-	})
-	if err != nil {
-		return err.Error()
-	}
-	return "OK"
-}
-
-func main() {
-	var questions []question
-	if err := json.NewDecoder(os.Stdin).Decode(&questions); err != nil {
-		panic(err)
-	}
-	for _, q := range questions {
-		fmt.Println(judge(q))
-	}
-}
-"""
-
-
-@pytest.fixture(scope="module")
-def go(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program that asks crypto/x509; built without a network, from the standard library alone."""
-    compiler = shutil.which("go")
-    if compiler is None:
-        pytest.skip("no Go toolchain: crypto/x509 is not asked")
-    place = tmp_path_factory.mktemp("go")
-    (place / "main.go").write_text(GO)
-    (place / "go.mod").write_text("module judge\n\ngo 1.19\n")
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(place),
-        "GOCACHE": str(place / "cache"),
-        "GOPATH": str(place / "path"),
-        "GOFLAGS": "-mod=mod",
-        "GOPROXY": "off",
-        "GOTOOLCHAIN": "local",
-        "CGO_ENABLED": "0",
-    }
-    subprocess.run(
-        [compiler, "build", "-o", "judge", "."],
-        cwd=place,
-        env=environment,
-        check=True,
-        capture_output=True,
-        timeout=240,
-    )
-    return place / "judge"
-
 
 @pytest.mark.slow
 def test_go_finds_the_chains(go: Path) -> None:
     """Clients, servers with their names, both directions of a rotation; and what must fail, fails."""
-    questions, answers = [], []
+    questions: list[tuple[str, dict[str, object]]] = []
 
     def ask(answer: str, leaf: bytes, roots: list[bytes], **more: object) -> None:
-        question: dict[str, object] = {"Between": [], "Server": False, "Host": "", "At": int(AT.timestamp())}
-        questions.append(question | {"Leaf": pem(leaf), "Roots": [pem(r) for r in roots]} | more)
-        answers.append(answer)
+        questions.append((answer, {"Leaf": pem(leaf), "Roots": [pem(r) for r in roots]} | more))
 
     for algorithm in CLASSICAL:
         old, new = ca_of(algorithm), ca_of(algorithm, "successor")
@@ -455,13 +265,7 @@ def test_go_finds_the_chains(go: Path) -> None:
         ask("incompatible key usage", server, [new.certificate])
         ask("not cp2.example.com", server, [new.certificate], Server=True, Host="cp2.example.com")
         ask("expired", client, [new.certificate], At=int(AT.timestamp()) + 90_000)
-    done = subprocess.run(
-        [go], input=json.dumps(questions), capture_output=True, text=True, timeout=240, check=True
-    )
-    found = done.stdout.splitlines()
-    assert len(found) == len(answers)
-    for said, wanted in zip(found, answers, strict=True):
-        assert wanted in said if wanted != "OK" else said == "OK", (said, wanted)
+    ask_go(go, questions)
 
 
 # ---------------------------------------------------------------- GnuTLS

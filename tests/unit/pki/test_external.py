@@ -100,6 +100,12 @@ def test_certificates_of_no_issuing_ca(change: dict[str, Any], match: str) -> No
         read_ca(rebuild(ca(), **change), at=AT)
 
 
+def test_a_ca_may_be_for_some_names_alone() -> None:
+    """A company's root writes name constraints, critical as RFC 5280 wants them: such a CA issues."""
+    limits = x509.NameConstraints([x509.DNSName("example.com")], None).public_bytes()
+    read_ca(rebuild(ca(), extensions=with_extension("2.5.29.30", limits, CRITICAL)), at=AT)
+
+
 def test_a_ca_issues_within_its_life() -> None:
     """From its first second to its last; with a key that issues; from bytes that are a certificate."""
     made = ca()

@@ -22,7 +22,16 @@ from attestation.pki.leaf_names import NameRules
 from attestation.pki.profiles import NO_REV_AVAIL, SHORT_LIVED
 from attestation.pki.request import read_request
 from attestation.pki.usages import USAGES, key_purposes
-from tests.unit.pki.certificate_kit import ADDRESS, ALGORITHMS, AT, leaf_key, pem_of, spki_of
+from tests.unit.pki.certificate_kit import (
+    ADDRESS,
+    ALGORITHMS,
+    AT,
+    leaf_key,
+    pem_of,
+    rebuild,
+    spki_of,
+    with_extension,
+)
 from tests.unit.pki.leaf_kit import EVERYTHING, POLICY, SERIAL, SUBJECT, asked, csr, hsm_ca, judged, named
 from tests.unit.pki.revocation_kit import key_of
 
@@ -357,3 +366,21 @@ def test_each_word_stands_in_a_certificate() -> None:
                 word, word.replace(" ", "_")
             )
             assert getattr(found, bit)
+
+
+@pytest.mark.parametrize(("domain", "permitted"), [("example.com", True), ("example.org", False)])
+def test_no_name_is_signed_that_the_cas_own_certificate_does_not_permit(domain: str, permitted: bool) -> None:
+    """Who relies on it would refuse it; the token signs nothing, and the request is told which name."""
+    ca, key = hsm_ca()
+    limits = x509.NameConstraints([x509.DNSName(domain)], None).public_bytes()
+    below = replace(
+        ca,
+        certificate=rebuild(ca.certificate, extensions=with_extension("2.5.29.30", limits, b"\x01\x01\xff")),
+    )
+    content = judged(csr(x509.SubjectAlternativeName([x509.DNSName("shop.example.com")])))
+    if permitted:
+        make_leaf(content, serial=SERIAL, ca=below, key=key)
+        return
+    with pytest.raises(RequestRefused, match=r"shop\.example\.com") as refused:
+        make_leaf(content, serial=SERIAL, ca=below, key=None)  # type: ignore[arg-type]  # it is not asked
+    assert refused.value.reason == Refusal.NAME_FORBIDDEN

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from typing import Final, get_args
 
 from cryptography import x509
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtensionOID, NameOID
 
-from attestation.endorsements.certificate import parse_certificate
+from attestation.endorsements.certificate import UNDERSTOOD_IF_CRITICAL, Certificate, parse_certificate
 from attestation.errors import CAInvalid, CertificateNotConformant, CSRInvalid, MalformedEvidence
 from attestation.pki.content import (
     Algorithm,
@@ -33,6 +33,8 @@ MAX_CA_DURATION: Final = timedelta(days=9125)
 """Longest life of a CA certificate, as that of our own."""
 
 RESPONDER_DURATION: Final = timedelta(days=7)
+_UNDERSTOOD: Final = UNDERSTOOD_IF_CRITICAL | {ExtensionOID.NAME_CONSTRAINTS.dotted_string}
+"""Extensions that may be critical in the certificate of a CA: what its names may be is compared before it signs."""
 _CA_USAGE: Final = ("digital_signature", "key_cert_sign", "crl_sign")
 _ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
 
@@ -95,7 +97,7 @@ def read_ca(certificate: bytes, *, at: datetime) -> IssuingCA:
             ("no subject", bool(found.subject_name.attributes)),
             ("not valid yet", found.not_before <= at),
             ("expired", at <= found.not_after),
-            ("a critical extension that nobody here knows", found.critical_unknown is None),
+            ("a critical extension that nobody here knows", unknown_critical(found) is None),
         )
         if not holds
     ]
@@ -116,6 +118,14 @@ def read_ca(certificate: bytes, *, at: datetime) -> IssuingCA:
         not_before=found.not_before,
         not_after=found.not_after,
         path_length=found.path_length,
+    )
+
+
+def unknown_critical(certificate: Certificate) -> str | None:
+    """Return the OID of a critical extension of a CA that is not followed here, None where there is none."""
+    return next(
+        (oid for oid, each in certificate.extensions.items() if each.critical and oid not in _UNDERSTOOD),
+        None,
     )
 
 

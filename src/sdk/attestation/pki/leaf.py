@@ -31,6 +31,7 @@ from attestation.errors import CSRInvalid, MalformedEvidence, RequestRefused
 from attestation.pki.content import CertificateContent, SigningKey
 from attestation.pki.external import IssuingCA, sign_content
 from attestation.pki.leaf_names import NameRules, forbidden_names, unwritable_names
+from attestation.pki.parent import outside
 from attestation.pki.profiles import BACKDATE, Pointer, Profile
 from attestation.pki.request import RequestParts, read_request, verify_request
 from attestation.pki.requested import RequestedNames, requested_extensions, requested_names
@@ -361,12 +362,16 @@ def make_leaf(
         ca_url: Where its certificate is, DER.
 
     Raises:
+        RequestRefused: The CA's own certificate does not permit a name (RFC 5280, 4.2.1.10).
         CertificateNotConformant: A rule of the linter does not hold; the CA's key signed nothing.
         SignatureInvalid: What came from *key* is no signature of the CA's key.
     """
     said = certificate_content(
         content, serial=serial, ca=ca, crl_url=crl_url, ocsp_url=ocsp_url, ca_url=ca_url
     )
+    # Who relies on it compares its names with what stands above it: what they would refuse is not signed.
+    if (why := outside(said, (ca.certificate,))) is not None:
+        raise RequestRefused(Refusal.NAME_FORBIDDEN, why)
     return sign_content(said, ca=ca, key=key)
 
 

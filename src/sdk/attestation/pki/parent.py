@@ -221,7 +221,8 @@ def key_id(der: bytes) -> bytes:
 def outside(content: CertificateContent, chain: Iterable[bytes]) -> str | None:
     """Return the first name of *content* that a certificate of *chain* does not permit, in words; None if none.
 
-    Alternative names alone: of a URI without a host nothing can be permitted, so any limit on URIs refuses ours.
+    Alternative names alone: of a URI without a host nothing can be permitted, so any limit on URIs refuses ours; one
+    on e-mail addresses, which is of three forms, refuses each of them.
     """
     for der in chain:
         certificate = x509.load_der_x509_certificate(der)
@@ -235,6 +236,8 @@ def outside(content: CertificateContent, chain: Iterable[bytes]) -> str | None:
             isinstance(each, x509.UniformResourceIdentifier) for each in (*permitted, *excluded)
         ):
             return f"{named} {content.uris[0]}: it limits URIs, and this one has no host"
+        if content.emails and any(isinstance(each, x509.RFC822Name) for each in (*permitted, *excluded)):
+            return f"{named} {content.emails[0]}: it limits e-mail addresses"
         directory = [each for each in (*permitted, *excluded) if isinstance(each, x509.DirectoryName)]
         if directory and not _within_directory(content.subject, permitted, excluded):
             return f"{named} {content.subject.rfc4514_string()}"

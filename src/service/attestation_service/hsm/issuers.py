@@ -26,6 +26,7 @@ from attestation.errors import (
     RequestInvalid,
     SignatureInvalid,
 )
+from attestation.pki.external import unknown_critical
 from attestation.pki.signature import PublicKey, load_spki, verify_signature
 from attestation.store import HSMIssuer, RateLimit, Tx
 from attestation.wire import b64decode
@@ -143,7 +144,7 @@ def read_ca(certificate: bytes) -> CACertificate:
         raise RequestInvalid("not the certificate of a CA: CA:TRUE, keyCertSign and cRLSign are needed")
     if read.ski is None:
         raise RequestInvalid("the CA has no SubjectKeyIdentifier")
-    if read.critical_unknown is not None or read.repeated_extension is not None:
+    if unknown_critical(read) is not None or read.repeated_extension is not None:
         raise RequestInvalid("the CA: an extension is critical and unknown, or stands twice")
     subject = x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
     if not subject:
