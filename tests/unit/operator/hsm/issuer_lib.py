@@ -17,10 +17,12 @@ from typing import Any, Final
 from attestation.errors import AttestationError, HSMDiffers, RequestRefused, SignerUnavailable
 from attestation_operator.actions import SetStatus
 from attestation_operator.errors import ServiceAway
-from attestation_operator.hsm import controllers, issuers, requests
+from attestation_operator.hsm import controllers, issuers, requests, signing
 from attestation_operator.hsm.issuers import Ask
 from attestation_operator.hsm.requests import INVALID_REQUEST, Issued
-from attestation_operator.objects import CERTIFICATE_REQUEST, HSM_ISSUER, Key
+from attestation_operator.nodes.objects import read_csr
+from attestation_operator.objects import CERTIFICATE_REQUEST, CSR, HSM_ISSUER, Key
+from tests.unit.operator.hsm.test_signing import csr_raw
 from tests.unit.operator.hsm.world import (
     AT,
     ca_pem,
@@ -150,12 +152,43 @@ def _absent(kind: Any) -> Callable[[], Outcome]:
         if kind is HSM_ISSUER:
             made: Any = controllers.Issuers(around, nothing, nothing, controllers.Standing(), nothing)
         else:
-            made = controllers.Requests.__new__(controllers.Requests)
-            made._around = around
-        again = asyncio.run(made.handle(Key(kind=kind, name="payments", namespace="default"), None))
+            of: Any = controllers.Requests if kind is CERTIFICATE_REQUEST else signing.SigningRequests
+            made = of.__new__(of)
+            made._around = around  # nothing else of it is reached: that is what is shown
+        key = Key(kind=kind, name="payments", namespace="default" if kind.namespaced else None)
+        again = asyncio.run(made.handle(key, None))
         return Outcome(again=again is not None)
 
     return look
+
+
+def _csr(
+    *said: str,
+    issuer: Any = READY,
+    came: Issued | AttestationError | None = None,
+    age: timedelta = timedelta(),
+    certificate: str | None = None,
+    **spec: Any,
+) -> Callable[[], Outcome]:
+    def look() -> Outcome:
+        raw = csr_raw(*said, approved_for=age, certificate=certificate, **spec)
+        looked = signing.reconcile(read_csr(raw), issuer, at=AT, outcome=came)
+        written = [each for each in looked.actions if isinstance(each, SetStatus)]
+        status = written[0].status if written else {}
+        return Outcome(
+            says=tuple(
+                (each["type"], each["status"], each["reason"]) for each in status.get("conditions", ())
+            ),
+            certificate="certificate" in status,
+            again=looked.after is not None,
+        )
+
+    return look
+
+
+def _csr_of(signer: str) -> Callable[[], Outcome]:
+    """Have a request looked at whose issuer is not there: one of ours waits."""
+    return _csr("Approved", issuer=None, signerName=signer)
 
 
 def _issuer(
@@ -476,8 +509,187 @@ ISSUERS: Final = (
 )
 """issuer_controller_test.go."""
 
+_SIGNER: Final = "hsmclusterissuers.attestation.itl.io/payments"
+_WAITS: Final = Outcome(again=True)
+_ENDED: Final = Outcome(says=(("Failed", "True", "Failed"),))
+_CUSTOM: Final = ("[condition type]", "True", "[condition reason]")
+_CUSTOM_2: Final = ("[condition type]", "True", "[condition reason2]")
+_REASON: Final = (
+    "The reason says what ended it: `SignerValidationFailure` the request, `IssuanceFailed` anything else."
+)
+_NO_CONDITION: Final = "Nothing of ours adds a condition to a failure: what somebody else said stays."
+
+SIGNING_REQUESTS: Final = (
+    Row(
+        name="ignore-certificatesigningrequest-not-found",
+        given="there is none",
+        theirs=NOTHING,
+        ours=_absent(CSR),
+    ),
+    Row(name="ignore-unless-approved-or-denied", given="nobody decided", theirs=NOTHING, ours=_csr()),
+    Row(
+        name="issuer-ref-unknown-group",
+        given="it names another group",
+        theirs=NOTHING,
+        ours=_csr_of("hsmclusterissuers.unknown-group/name"),
+    ),
+    Row(
+        name="issuer-ref-unknown-kind",
+        given="it names another kind of our group",
+        theirs=NOTHING,
+        ours=_csr_of("unknown-kind.attestation.itl.io/name"),
+    ),
+    Row(
+        name="already-ready",
+        given="it has a certificate",
+        theirs=NOTHING,
+        ours=_csr("Approved", certificate="certificate"),
+    ),
+    Row(name="already-failed", given="Failed", theirs=NOTHING, ours=_csr("Approved", "Failed")),
+    Row(name="already-denied", given="Denied", theirs=NOTHING, ours=_csr("Approved", "Denied")),
+    Row(
+        name="set-ready-pending-missing-issuer",
+        given="its issuer is not there",
+        theirs=_WAITS,
+        ours=_csr("Approved", issuer=None),
+    ),
+    Row(
+        name="set-ready-pending-issuer-has-no-ready-condition",
+        given="nobody looked at its issuer",
+        theirs=_WAITS,
+        ours=_csr("Approved", issuer=issuer_raw({})),
+    ),
+    Row(
+        name="set-ready-pending-issuer-is-not-ready",
+        given="its issuer is not ready",
+        theirs=_WAITS,
+        ours=_csr("Approved", issuer=issuer_raw({"conditions": ready("False", "[REASON]")})),
+    ),
+    Row(
+        name="set-ready-pending-issuer-ready-outdated",
+        given="its issuer was changed since it was looked at",
+        theirs=_WAITS,
+        ours=_csr("Approved", issuer=issuer_raw({"conditions": ready(generation=0)})),
+    ),
+    Row(
+        name="timeout-permanent-error",
+        given="any failure, two minutes after its approval",
+        theirs=_ENDED,
+        ours=_csr("Approved", came=HSMDiffers("a specific error"), age=LATE),
+        because=_REASON,
+    ),
+    Row(
+        name="retry-on-pending-error",
+        given="nothing was decided, two minutes after its approval",
+        theirs=_WAITS,
+        ours=_csr("Approved", came=ServiceAway("pending error"), age=LATE),
+    ),
+    Row(
+        name="error-set-certificate-request-condition-should-add-new-condition-and-retry",
+        given="a failure with a condition, in time",
+        theirs=Outcome(says=(_CUSTOM,), again=True),
+        ours=_csr("Approved", came=HSMDiffers("test error")),
+        because=_NO_CONDITION,
+    ),
+    Row(
+        name="error-set-certificate-request-condition-should-update-existing-condition-and-retry",
+        given="likewise, and the condition is there",
+        theirs=Outcome(says=(_CUSTOM_2,), again=True),
+        ours=_csr("Approved", "[condition type]", came=HSMDiffers("test error2")),
+        because=_NO_CONDITION,
+    ),
+    Row(
+        name="error-set-certificate-request-condition-should-add-new-condition-and-timeout",
+        given="a failure with a condition, too late",
+        theirs=Outcome(says=(_CUSTOM, ("Failed", "True", "Failed"))),
+        ours=_csr("Approved", came=HSMDiffers("test error"), age=LATE),
+        because=_NO_CONDITION,
+    ),
+    Row(
+        name="error-set-certificate-request-condition-should-update-existing-condition-and-timeout",
+        given="likewise, and the condition is there",
+        theirs=Outcome(says=(_CUSTOM_2, ("Failed", "True", "Failed"))),
+        ours=_csr("Approved", "[condition type]", came=HSMDiffers("test error2"), age=LATE),
+        because=_NO_CONDITION,
+    ),
+    Row(
+        name="error-set-certificate-request-condition-should-not-timeout-if-pending",
+        given="nothing was decided, with a condition, too late",
+        theirs=Outcome(says=(_CUSTOM,), again=True),
+        ours=_csr("Approved", came=ServiceAway("test error"), age=LATE),
+        because=_NO_CONDITION,
+    ),
+    Row(
+        name="error-set-certificate-request-condition-should-not-retry-on-permanent-error",
+        given="refused for good, with a condition, at the first look",
+        theirs=Outcome(says=(_CUSTOM, ("Failed", "True", "Failed"))),
+        ours=_csr("Approved", came=RequestRefused("malformed", "test error")),
+        because=_NO_CONDITION,
+    ),
+    Row(
+        name="fail-on-permanent-error",
+        given="refused for good, at the first look",
+        theirs=_ENDED,
+        ours=_csr("Approved", came=RequestRefused("name-forbidden", "a specific error")),
+        because=_REASON,
+    ),
+    Row(
+        name="retry-on-error",
+        given="any failure, in time",
+        theirs=_WAITS,
+        ours=_csr("Approved", came=HSMDiffers("waiting for approval")),
+    ),
+    Row(
+        name="success-issuer",
+        given="it names an issuer of a namespace",
+        theirs=NOTHING,
+        ours=_csr_of("hsmissuers.attestation.itl.io/ns1.issuer-1"),
+    ),
+    Row(
+        name="success-clusterissuer",
+        given="signed",
+        theirs=Outcome(certificate=True),
+        ours=_csr("Approved", came=SIGNED),
+    ),
+    Row(name="empty", given="a signer without a name", theirs=NOTHING, ours=_csr_of("")),
+    Row(name="invalid signer name format", given="no signer's name", theirs=NOTHING, ours=_csr_of("aaaaaa")),
+    Row(
+        name="unknown issuer type identifier",
+        given="another kind of our group, and two names",
+        theirs=NOTHING,
+        ours=_csr_of("aaaaa.attestation.itl.io/namespace.name"),
+    ),
+    Row(
+        name="match issuer",
+        given="the kind of issuers of namespaces",
+        theirs=NOTHING,
+        ours=_csr_of("hsmissuers.attestation.itl.io/namespace.name"),
+    ),
+    Row(
+        name="match cluster issuer",
+        given="the kind of issuers of the cluster",
+        theirs=_WAITS,
+        ours=_csr_of(_SIGNER),
+    ),
+    Row(
+        name="cluster issuer with dot in name",
+        given="likewise, with a dot in its name",
+        theirs=_WAITS,
+        ours=_csr_of("hsmclusterissuers.attestation.itl.io/name.test"),
+    ),
+    Row(
+        name="cluster issuer with empty name",
+        given="likewise, without a name",
+        theirs=_WAITS,
+        ours=_csr_of("hsmclusterissuers.attestation.itl.io/"),
+        because="No object has an empty name: nobody waits for one.",
+    ),
+)
+"""certificatesigningrequest_controller_test.go."""
+
 TABLES: Final = (
     ("CertificateRequests", "certificaterequest_controller_test.go", REQUESTS),
+    ("CertificateSigningRequests", "certificatesigningrequest_controller_test.go", SIGNING_REQUESTS),
     ("Issuers", "issuer_controller_test.go", ISSUERS),
 )
 """Title, file, rows."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.operator.hsm.issuer_lib import ISSUERS, REQUESTS, Row
+from tests.unit.operator.hsm.issuer_lib import TABLES, Row
 
 
-@pytest.mark.parametrize("row", [*REQUESTS, *ISSUERS], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=f"{title}-{row.name}") for title, _, rows in TABLES for row in rows]
+)
 def test_a_case_ends_as_there_or_the_table_says_why_not(row: Row) -> None:
     """A reason without a difference is as wrong as a difference without a reason."""
     ours = row.ours()
@@ -16,6 +18,6 @@ def test_a_case_ends_as_there_or_the_table_says_why_not(row: Row) -> None:
 
 def test_no_case_stands_twice() -> None:
     """Each table has a case once."""
-    for rows in (REQUESTS, ISSUERS):
+    for _, _, rows in TABLES:
         names = [row.name for row in rows]
         assert len(set(names)) == len(names)
