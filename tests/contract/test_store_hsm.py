@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed, RequestInvalid
-from attestation.store import HSMCertificate, HSMDelegate, HSMIssuer, HSMNonce, HSMQuote, Store, StoredCRL, Tx
+from attestation.store import (
+    HSMBegunCRL,
+    HSMCertificate,
+    HSMDelegate,
+    HSMIssuer,
+    HSMNonce,
+    HSMQuote,
+    Store,
+    StoredCRL,
+    Tx,
+)
 from tests.contract.store_samples import NOW
 
 HOUR = timedelta(hours=1)
@@ -121,7 +131,7 @@ def test_lists_name_what_ended_until_its_end(store: Store) -> None:
             tx.hsm.reserve(row)
             if row.serial[-1] != "5":
                 tx.hsm.void(row, "why", NOW)
-        return [each.serial[-1] for each in tx.hsm.listed("a" * 16, NOW)]
+        return [each.serial[-1] for each in tx.hsm.listed("a" * 16, NOW, 9)]
 
     assert store.write_sync(work) == ["1", "3"]
     found = store.read_sync(lambda tx: tx.hsm.issuer("a" * 16))
@@ -138,7 +148,9 @@ def test_numbers_of_lists_only_rise(store: Store) -> None:
 
     def work(tx: Tx) -> list[bool]:
         tx.hsm.register(issuer())
-        tx.hsm.begin_crl("a" * 16, entries=0, digest="d", at=NOW)
+        begun = HSMBegunCRL(issuer_id="a" * 16, number=1, revision=5, entries=0, digest="d")
+        # Of two that begin the same number one does.
+        assert [tx.hsm.begin_crl(begun, NOW) for _ in range(2)] == [True, False]
         return [tx.hsm.put_crl(made(*each)) for each in ((2, 5), (1, 9), (2, 9), (3, 4), (3, 5))]
 
     assert store.write_sync(work) == [True, False, False, False, True]
@@ -170,7 +182,7 @@ def test_a_certified_key_takes_the_place_of_the_one_before(store: Store) -> None
 def test_a_nonce_is_one_quote_s_and_one_bundle_s(store: Store) -> None:
     """The same may come again; another may not, nor anybody after its end."""
     nonce = HSMNonce(nonce_sha256="n", cluster_id="default", signer_uid="u", purpose="KeyProvisioning",
-                     issued_at=NOW, expires_at=NOW + HOUR)  # fmt: skip
+                     issued_at=NOW, expires_at=NOW + HOUR, evidence_type="sgx")  # fmt: skip
 
     def work(tx: Tx) -> HSMNonce | None:
         tx.hsm_quotes.issue(nonce)

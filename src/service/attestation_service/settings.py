@@ -183,6 +183,8 @@ class Settings(BaseSettings):
     ocsp_valid_seconds: Annotated[int, Field(ge=10, le=86_400)] = 300
     assurance_oid_arc: Annotated[str, Field(pattern=r"^([0-2](\.(0|[1-9]\d{0,8}))+)?$", max_length=100)] = ""
     certificate_history_days: Annotated[int, Field(ge=1, le=3_650)] = 90
+    hsm_ca_days: Annotated[int, Field(ge=1, le=36_500)] = 3_653
+    hsm_certificates_per_day: Annotated[int, Field(ge=1, le=100_000_000)] = 250_000
     crypto_policy: Literal["default", "cnsa1", "cnsa2"] = "default"
     compat_server_keys: bool = False
     compat_offline_bundle: bool = False

@@ -16,6 +16,7 @@ from attestation_service.hsm import quotes
 from tests.unit.service import hsm_requests as hsm
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.realm import a_key as cluster_key
+from tests.unit.service.test_policies import a_policy
 from tests.unit.service.test_service_accounts import cluster, jwks
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +66,13 @@ async def service(start: Starter) -> Service:
 
 async def nonce(service: Service, **changes: Any) -> str:
     """Return a fresh nonce."""
-    said = {"purpose": "KeyProvisioning", "signer_uid": SIGNER} | changes
+    said = {
+        "purpose": "KeyProvisioning",
+        "signer_uid": SIGNER,
+        "evidence_type": "sgx",
+        "policy": "enclaves@1",
+        "valid_for_seconds": 86_400,
+    } | changes
     found = await hsm.good(service, "POST", "/nonces", said)
     assert len(b64decode(found["nonce"], "nonce")) == 32
     return str(found["nonce"])
@@ -128,12 +135,48 @@ async def test_a_verdict_is_written_down_once(service: Service, judge: Judge) ->
 
 
 async def test_the_question_is_the_service_s_word(service: Service, judge: Judge) -> None:
-    """Issuer and purpose are those of the nonce, whatever the envelope says."""
-    spec = envelope(service, await nonce(service, signer_uid="another", purpose="CsrAttestation"))
-    await put(service, spec)
+    """Issuer, purpose, type and policy are those of the nonce, whatever the envelope says; the audit says the same."""
+    asked = {"signer_uid": "another", "purpose": "CsrAttestation", "evidence_type": "tdx"}
+    await put(service, envelope(service, await nonce(service, **asked)))
     (case,) = judge.cases
-    assert (case.signer_uid, case.purpose) == ("another", "CsrAttestation")
+    assert (case.signer_uid, case.purpose, case.evidence_type) == ("another", "CsrAttestation", "tdx")
     assert case.policy is None  # there is none of this name: the judge leaves it open
+    (told,) = await service.audit(action="hsm_quote_judged")
+    assert "for another: verified by no policy, tdx evidence" in told["detail"]
+    (listed,) = (await service.operator("GET", "/hsm/quote-attestations")).json()["items"]
+    assert (listed["signer_uid"], listed["evidence_type"]) == ("another", "tdx")
+
+
+async def test_the_policy_that_judged_is_named(service: Service, judge: Judge) -> None:
+    """By its version and digest, in the verdict and in the audit; the envelope names the one that was asked for."""
+    assert (await service.operator("POST", "/policies", a_policy(name="enclaves"))).status_code == 201
+    spec = envelope(service, await nonce(service, policy="enclaves"), policyRef={"name": "enclaves"})
+    found = (await put(service, spec)).json()
+    (case,) = judge.cases
+    assert case.policy is not None
+    assert (found["policy"], found["policy_sha256"]) == ("enclaves@1", case.policy.sha256)
+    (told,) = await service.audit(action="hsm_quote_judged")
+    assert f"policy enclaves@1 sha256 {case.policy.sha256}," in told["detail"]
+    for other in ("others@1", None):
+        answer = await put(service, envelope(service, await nonce(service), policyRef=other), "qa-2")
+        assert (answer.status_code, hsm.code(answer)) == (409, "hsm-differs"), other
+
+
+@pytest.mark.usefixtures("judge")
+async def test_a_nonce_lives_as_long_as_its_issuer_waits(service: Service) -> None:
+    """Its end is that of the QuoteAttestation, at most seven days away; nothing is judged that would end later."""
+    said = {"purpose": "KeyProvisioning", "signer_uid": SIGNER, "evidence_type": "sgx", "policy": None}
+    for seconds in (59, 7 * 86_400 + 1):
+        answer = await hsm.ask(service, "POST", "/nonces", said | {"valid_for_seconds": seconds})
+        assert answer.status_code == 422, seconds
+    found = await hsm.good(service, "POST", "/nonces", said | {"valid_for_seconds": 7 * 86_400})
+    late = envelope(service, found["nonce"], policyRef=None, expiresAt="2027-01-01T00:00:00Z")
+    refused = await put(service, late)
+    assert (refused.status_code, hsm.code(refused)) == (422, "request-invalid")
+    service.clock.advance(3 * 86_400)
+    assert (await put(service, late | {"expiresAt": found["expires_at"]})).status_code == 200
+    service.clock.advance(3 * 86_400)
+    assert (await stepped(service, "bundle-accepted", **bundle())).status_code == 200
 
 
 async def test_another_issuer_s_nonce_proves_nothing(service: Service) -> None:

@@ -44,6 +44,8 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_OCSP_VALID_SECONDS": ("60", 60),
     "ITL_ASSURANCE_OID_ARC": ("1.3.6.1.4.1.99999.7", "1.3.6.1.4.1.99999.7"),
     "ITL_CERTIFICATE_HISTORY_DAYS": ("7", 7),
+    "ITL_HSM_CA_DAYS": ("30", 30),
+    "ITL_HSM_CERTIFICATES_PER_DAY": ("10", 10),
     "ITL_CRYPTO_POLICY": ("cnsa1", "cnsa1"),
     "ITL_COMPAT_SERVER_KEYS": ("true", True),
     "ITL_COMPAT_OFFLINE_BUNDLE": ("true", True),

@@ -54,7 +54,9 @@ __all__ = [
 MAX_BATCH = 100
 """So many certificates are reserved or recorded at once: all that waited in the same moment."""
 MAX_LIST_CHARACTERS = 4 << 20
-"""Longest revocation list in base64: about 80,000 entries."""
+"""Longest revocation list in base64: 55,000 entries with their reasons."""
+MAX_VALID_SECONDS = 168 * 3600
+"""So long an issuer may wait for its key (`validFor`)."""
 
 IssuerKind = Literal["HsmIssuer", "HsmClusterIssuer"]
 RequestKind = Literal["CertificateRequest", "CertificateSigningRequest", "HsmCertificate"]
@@ -64,6 +66,14 @@ Verdict = Literal["verified", "failed", "indeterminate"]
 Step = Literal["accepted", "bundle-accepted", "bundle-rejected", "loaded", "failed", "expired"]
 Fingerprint384 = Annotated[str, Field(pattern=r"^[0-9a-f]{96}$", description="SHA-384, hex")]
 Certificate = Annotated[str, Field(max_length=24_000, description="DER, standard base64 with padding")]
+EvidenceType = Literal["sgx", "tdx", "sev-snp", "tpm-certify", "tpm-quote", "hsm-x509", "tcs-kmra-v1"]
+PolicyName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
+AKName = (
+    Annotated[str, Field(pattern=r"^[0-9a-f]{68}$")]
+    | Annotated[str, Field(pattern=r"^[0-9a-f]{100}$")]
+    | Annotated[str, Field(pattern=r"^[0-9a-f]{132}$")]
+)
+"""nameAlg, and a digest of SHA-256, SHA-384 or SHA-512."""
 Label = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Name = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Words = Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -219,17 +229,29 @@ class HSMResponderPut(Wire):
 
 
 class HSMNonceRequest(Wire):
-    """`POST /api/v1/hsm/nonces`."""
+    """`POST /api/v1/hsm/nonces`: what evidence is asked for. What comes with the nonce is judged for this alone."""
 
     purpose: Purpose
     signer_uid: ObjectUID = Field(description="Of the issuer that it is for, and of no other")
+    evidence_type: EvidenceType
+    policy: PolicyName | None = Field(
+        description="What it is judged by: `name@version`, or the newest of a name; null: then nothing is decided"
+    )
+    valid_for_seconds: Annotated[int, Field(ge=60, le=MAX_VALID_SECONDS)] = Field(
+        description="How long the QuoteAttestation waits for its bundle"
+    )
+    ak_name: AKName | None = Field(
+        default=None, description="Of the machine whose TPM certifies: the Name of its attestation key, hex"
+    )
 
 
 class HSMNonce(Wire):
     """A fresh nonce: good for one bundle, one issuer and one purpose."""
 
     nonce: Base64 = Field(description="32 bytes")
-    expires_at: datetime
+    expires_at: datetime = Field(
+        description="In whole seconds; the QuoteAttestation's `expiresAt` is no later"
+    )
 
 
 class QuoteAttestationPut(Wire):
@@ -276,6 +298,10 @@ class QuoteVerdict(Wire):
     verifier: QuoteVerifier
     evidence_digest: str | None = Field(description="Of the evidence, hex; null where there was none to read")
     bound_key_fingerprint: Fingerprint384 | None = Field(description="SHA-384 of the bound key's SPKI, hex")
+    policy: str | None = Field(
+        default=None, description="What it was judged by, `name@version`; null: nothing"
+    )
+    policy_sha256: Sha256 | None = Field(default=None, description="Of that policy's document")
     audit_entry_hash: Sha256 | None = Field(default=None, description="null where nothing was written down")
 
 

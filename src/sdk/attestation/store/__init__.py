@@ -22,8 +22,14 @@ from attestation.store.chores import Chore
 from attestation.store.collateral import StoredCollateral
 from attestation.store.grants import grant
 from attestation.store.handovers import DeadLetter, Waiting
-from attestation.store.hsm import HSMCertificate, HSMCertificateState, HSMDelegate, HSMIssuer
 from attestation.store.hsm_quotes import HSMNonce, HSMQuote, HSMStep, HSMVerdict
+from attestation.store.hsm_records import (
+    HSMBegunCRL,
+    HSMCertificate,
+    HSMCertificateState,
+    HSMDelegate,
+    HSMIssuer,
+)
 from attestation.store.identity import DatabaseIdentity
 from attestation.store.issuances import (
     Issuance,
@@ -97,6 +103,7 @@ __all__ = [
     "DatabaseIdentity",
     "DeadLetter",
     "Found",
+    "HSMBegunCRL",
     "HSMCertificate",
     "HSMCertificateState",
     "HSMDelegate",

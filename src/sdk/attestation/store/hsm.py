@@ -10,15 +10,21 @@ signed: nobody got it, and lists name it. Whatever changes what a list says also
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
-from sqlalchemy import and_, bindparam, delete, select, text, update
+from sqlalchemy import Select, and_, bindparam, delete, exists, func, literal, select, text, update
 
 from attestation.clock import from_micros, to_micros
 from attestation.store.codec import binds, codec
+from attestation.store.hsm_records import (
+    HSMBegunCRL,
+    HSMCertificate,
+    HSMCertificateState,
+    HSMDelegate,
+    HSMIssuer,
+)
 from attestation.store.issuances import ListedCertificate, RevocationReason
 from attestation.store.issuers import StoredCRL
 from attestation.store.pages import Page, before_id, checked_limit, page_of
@@ -27,6 +33,7 @@ from attestation.store.tables import (
     LISTED_HSM_CERTIFICATE,
     LIVE_HSM_CERTIFICATE,
     RESERVED_CERTIFICATE,
+    UNFINISHED_HSM_CERTIFICATE,
     HSMCertificateRow,
     HSMCRLRow,
     HSMDelegateRow,
@@ -38,143 +45,6 @@ _I = table_of(HSMIssuerRow)
 _T = table_of(HSMCertificateRow)
 _L = table_of(HSMCRLRow)
 _D = table_of(HSMDelegateRow)
-
-HSMIssuerKind = Literal["HsmIssuer", "HsmClusterIssuer"]
-HSMRequestKind = Literal["CertificateRequest", "CertificateSigningRequest", "HsmCertificate"]
-HSMKeyOrigin = Literal["generated", "provisioned", "tpm", "file"]
-HSMCertificateState = Literal["reserved", "issued", "revoked", "void"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HSMIssuer:
-    """A CA key on a token.
-
-    Args:
-        issuer_id: 8 random bytes, 16 lower-case hex; one for each key.
-        cluster_id: In which cluster.
-        uid: `metadata.uid` of its issuer; after a rotation several keys have it.
-        kind: Of the issuer.
-        namespace: Of an HsmIssuer.
-        name: Of the issuer.
-        certificate: Of the CA, DER.
-        chain: What certifies it, DER, nearest first.
-        key_origin: Where the key was made.
-        module: In which module it is.
-        token_label: On which token.
-        subject: RFC 4514.
-        spki_sha256: Of its SubjectPublicKeyInfo, 64 lower-case hex.
-        not_before: Of the certificate.
-        not_after: Of the certificate.
-        registered_at: When it was first brought here.
-        superseded_at: When another key of the issuer followed it.
-        revision: Grows with each certificate that is revoked or given up.
-        crl_number: Of the newest list that was begun; 0 before the first.
-        begun_revision: What the list that is being made must know; None where none is.
-        begun_entries: How many certificates it names.
-        begun_digest: SHA-256 over what it says, hex.
-        begun_at: When it was begun.
-    """
-
-    issuer_id: str
-    cluster_id: str
-    uid: str
-    kind: HSMIssuerKind
-    namespace: str | None
-    name: str
-    certificate: bytes
-    chain: tuple[bytes, ...]
-    key_origin: HSMKeyOrigin
-    module: str
-    token_label: str
-    subject: str
-    spki_sha256: str
-    not_before: datetime
-    not_after: datetime
-    registered_at: datetime
-    superseded_at: datetime | None = None
-    revision: int = 0
-    crl_number: int = 0
-    begun_revision: int | None = None
-    begun_entries: int | None = None
-    begun_digest: str | None = None
-    begun_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HSMCertificate:
-    """A serial number, and what became of it.
-
-    Args:
-        serial: 40 lower-case hex.
-        issuer_id: Of the key.
-        request_uid: `metadata.uid` of the request; one live serial number for each.
-        kind: Of the request.
-        namespace: Of the request, or None.
-        name: Of the request.
-        spki_sha256: Of the key to be certified, hex.
-        subject: RFC 4514.
-        names: Subject alternative names, a JSON list of words.
-        is_ca: It certifies others.
-        requester: Whose request it is.
-        not_before: Of the certificate.
-        not_after: Of the certificate.
-        reserved_at: When it was taken.
-        state: What became of it.
-        issued_at: When it was written down.
-        ended_at: When it was revoked or given up.
-        reason: Word of RFC 5280 §5.3.1.
-        note: In words.
-        certificate: DER, where it was issued.
-        audit_entry_hash: Of the entry that tells of it, hex.
-    """
-
-    serial: str
-    issuer_id: str
-    request_uid: str
-    kind: HSMRequestKind
-    namespace: str | None
-    name: str
-    spki_sha256: str
-    subject: str
-    names: str
-    is_ca: bool
-    requester: str
-    not_before: datetime
-    not_after: datetime
-    reserved_at: datetime
-    state: HSMCertificateState = "reserved"
-    issued_at: datetime | None = None
-    ended_at: datetime | None = None
-    reason: RevocationReason | None = None
-    note: str | None = None
-    certificate: bytes | None = None
-    audit_entry_hash: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HSMDelegate:
-    """A key of the service that answers OCSP for a key on a token, or shall.
-
-    Args:
-        issuer_id: For which.
-        state: `pending` until it is certified.
-        serial: Of its certificate, 40 lower-case hex.
-        request: PKCS#10, DER.
-        sealed_key: The private key, sealed to `request`.
-        certificate: DER, where it is certified.
-        made_at: When the key was made.
-        not_after: Until when it may answer.
-    """
-
-    issuer_id: str
-    state: Literal["pending", "active"]
-    serial: str
-    request: bytes
-    sealed_key: bytes = field(repr=False)
-    certificate: bytes | None = None
-    made_at: datetime
-    not_after: datetime | None = None
-
 
 _ISSUER = codec(HSMIssuer, _I.c, besides=("id",))
 _CERTIFICATE = codec(HSMCertificate, _T.c, besides=("id",))
@@ -206,15 +76,49 @@ _SUPERSEDE = Prepared(
 _ISSUERS = Prepared(
     select(_I).where(_I.c.id < bindparam("before")).order_by(_I.c.id.desc()).limit(bindparam("rows"))
 )
+
+
+def _counted(wanted: Select[Any]) -> Prepared:
+    """Return the statement that counts rows, and no more of them than it is told to."""
+    return Prepared(select(func.count()).select_from(wanted.limit(bindparam("rows")).subquery()))
+
+
+_KEYS_OF = _counted(select(literal(1)).select_from(_I).where(_I.c.cluster_id == bindparam("of_cluster")))
+_OPEN = _counted(
+    select(literal(1)).where(
+        _T.c.issuer_id.in_(select(_I.c.issuer_id).where(_I.c.cluster_id == bindparam("of_cluster"))),
+        _T.c.state == "reserved",
+        text(UNFINISHED_HSM_CERTIFICATE),
+    )
+)
+_GIVEN_UP = _counted(
+    select(literal(1)).where(
+        _T.c.issuer_id == bindparam("of_issuer"),
+        _T.c.state == "void",
+        _T.c.not_after > bindparam("after"),
+        text(UNFINISHED_HSM_CERTIFICATE),
+    )
+)
+_ENDED_KEYS = Prepared(
+    select(_I.c.issuer_id)
+    .where(
+        _I.c.not_after < bindparam("before"),
+        ~exists(select(literal(1)).where(_T.c.issuer_id == _I.c.issuer_id)),
+    )
+    .limit(bindparam("rows"))
+)
+_FORGET_KEY = [
+    Prepared(delete(each).where(each.c.issuer_id == bindparam("of_issuer"))) for each in (_L, _D, _I)
+]
 _BUMP = Prepared(
     update(_I).where(_I.c.issuer_id == bindparam("of_issuer")).values(revision=_I.c.revision + 1)
 )
 _BEGIN_CRL = Prepared(
     update(_I)
-    .where(_I.c.issuer_id == bindparam("of_issuer"))
+    .where(_I.c.issuer_id == bindparam("of_issuer"), _I.c.crl_number == bindparam("number") - 1)
     .values(
-        crl_number=_I.c.crl_number + 1,
-        begun_revision=_I.c.revision,
+        crl_number=bindparam("number"),
+        begun_revision=bindparam("revision"),
         begun_entries=bindparam("entries"),
         begun_digest=bindparam("digest"),
         begun_at=bindparam("at"),
@@ -291,6 +195,7 @@ _LISTED = Prepared(
         _T.c.not_after > bindparam("after"),
     )
     .order_by(_T.c.serial)
+    .limit(bindparam("rows"))
 )
 _PURGE_CERTIFICATES = Prepared(
     delete(_T).where(
@@ -373,7 +278,23 @@ class HSM:
         rows = self._sql.rows(_ISSUERS, before=before_id(kind, cursor), rows=checked_limit(limit) + 1)
         return page_of(kind, rows, limit, _ISSUER.decode)
 
+    def keys_of(self, cluster_id: str, most: int) -> int:
+        """Return how many keys a cluster has, counted up to *most*."""
+        return self._count(_KEYS_OF, of_cluster=cluster_id, rows=most)
+
+    def _count(self, statement: Prepared, **asked: object) -> int:
+        row = self._sql.row(statement, **asked)
+        return int(row[0]) if row is not None else 0
+
     # Certificates
+
+    def open(self, cluster_id: str, most: int) -> int:
+        """Return how many serial numbers of a cluster are reserved, counted up to *most*."""
+        return self._count(_OPEN, of_cluster=cluster_id, rows=most)
+
+    def given_up(self, issuer_id: str, at: datetime, most: int) -> int:
+        """Return how many serial numbers of a key that its lists name were never finished, counted up to *most*."""
+        return self._count(_GIVEN_UP, of_issuer=issuer_id, after=to_micros(at), rows=most)
 
     def reserve(self, planned: HSMCertificate) -> bool:
         """Take a serial number; False where the request has one."""
@@ -447,14 +368,26 @@ class HSM:
 
     # Lists
 
-    def listed(self, issuer_id: str, ends_after: datetime) -> Sequence[ListedCertificate]:
-        """Return what a list of this key names, by serial: revoked and void, and ending after *ends_after*."""
-        rows = self._sql.rows(_LISTED, of_issuer=issuer_id, after=to_micros(ends_after))
+    def listed(self, issuer_id: str, ends_after: datetime, most: int) -> Sequence[ListedCertificate]:
+        """Return what a list of this key names: revoked and void, and ending after *ends_after*.
+
+        In the order of the serial numbers, and the first *most* of them.
+        """
+        rows = self._sql.rows(_LISTED, of_issuer=issuer_id, after=to_micros(ends_after), rows=most)
         return [ListedCertificate(row[0], from_micros(row[1]), row[2]) for row in rows]
 
-    def begin_crl(self, issuer_id: str, *, entries: int, digest: str, at: datetime) -> None:
-        """Begin the next list of a key, at the revision that it has now."""
-        self._sql.do(_BEGIN_CRL, of_issuer=issuer_id, entries=entries, digest=digest, at=to_micros(at))
+    def begin_crl(self, begun: HSMBegunCRL, at: datetime) -> bool:
+        """Begin the next list of a key; False where its number is another one's."""
+        changed = self._sql.run(
+            _BEGIN_CRL,
+            of_issuer=begun.issuer_id,
+            number=begun.number,
+            revision=begun.revision,
+            entries=begun.entries,
+            digest=begun.digest,
+            at=to_micros(at),
+        )
+        return changed == 1
 
     def put_crl(self, made: StoredCRL) -> bool:
         """Keep a list as the newest; False where one with a higher number, or that knows more, is kept."""
@@ -488,5 +421,13 @@ class HSM:
             self._sql.do(_DROP_DELEGATE, of_issuer=made.issuer_id, of_state="pending")
 
     def purge(self, before: datetime, limit: int) -> int:
-        """Delete up to *limit* certificates that ended before *before*; return how many."""
-        return self._sql.run(_PURGE_CERTIFICATES, before=to_micros(before), rows=limit)
+        """Delete up to *limit* certificates that ended before *before*; return how many.
+
+        And as many keys whose own certificate ended before it, once nothing is kept that they issued.
+        """
+        gone = self._sql.run(_PURGE_CERTIFICATES, before=to_micros(before), rows=limit)
+        ended = self._sql.rows(_ENDED_KEYS, before=to_micros(before), rows=limit)
+        for (issuer_id,) in ended:
+            for forget in _FORGET_KEY:
+                self._sql.do(forget, of_issuer=issuer_id)
+        return max(gone, len(ended))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import bindparam, delete, insert, or_, select, update
+from sqlalchemy import bindparam, delete, func, insert, literal, or_, select, update
 
 from attestation.clock import to_micros
 from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed
@@ -37,6 +37,9 @@ class HSMNonce:
         quote_uid: Which QuoteAttestation has it, or None.
         used_at: When it was spent, or None.
         used_by: SHA-256 of the bundle that spent it, hex, or None.
+        evidence_type: Which type of evidence was asked for.
+        policy_ref: By which policy it is judged, `name@version` or the newest of `name`; None: by none.
+        ak_name: Name of the attestation key that certifies, where it is a TPM that does.
     """
 
     nonce_sha256: str
@@ -48,6 +51,9 @@ class HSMNonce:
     quote_uid: str | None = None
     used_at: datetime | None = None
     used_by: str | None = None
+    evidence_type: str
+    policy_ref: str | None = None
+    ak_name: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +67,15 @@ class HSMQuote:
         name: Of its object.
         content_sha256: Over everything that its controller said, hex.
         spec: The envelope, canonical JSON.
-        purpose: Of the envelope.
-        signer_uid: Whose key shall be wrapped.
-        evidence_type: Of the envelope.
+        purpose: That of its nonce.
+        signer_uid: Whose key shall be wrapped, as its nonce says.
+        evidence_type: As its nonce says.
         nonce_sha256: Of its nonce.
         received_at: When it came first.
         expires_at: From then on nothing follows from it.
         verdict: What was found.
         result: All that was found, JSON.
-        steps: What became of the key, a JSON list.
+        steps: What became of the key, a JSON list: of each the SHA-256 of what was said, and its entry in the audit.
         last_step: The newest of them, or None.
     """
 
@@ -96,6 +102,14 @@ _QUOTE = codec(HSMQuote, _Q.c, besides=("id",))
 
 _ISSUE_NONCE = Prepared(insert(_N).values(binds(_N.c)))
 _NONCE_OF = Prepared(select(_N).where(_N.c.nonce_sha256 == bindparam("of_nonce")))
+_ALIVE = Prepared(
+    select(func.count()).select_from(
+        select(literal(1))
+        .where(_N.c.cluster_id == bindparam("of_cluster"), _N.c.expires_at > bindparam("at"))
+        .limit(bindparam("rows"))
+        .subquery()
+    )
+)
 _CLAIM = Prepared(
     update(_N)
     .where(
@@ -164,6 +178,11 @@ class HSMQuotes:
     def nonce(self, nonce_sha256: str) -> HSMNonce | None:
         """Return a nonce, used or not, or None."""
         return _NONCE.one(self._sql.row(_NONCE_OF, of_nonce=nonce_sha256))
+
+    def alive(self, cluster_id: str, at: datetime, most: int) -> int:
+        """Return how many nonces of a cluster are good, counted up to *most*."""
+        row = self._sql.row(_ALIVE, of_cluster=cluster_id, at=to_micros(at), rows=most)
+        return int(row[0]) if row is not None else 0
 
     def claim(self, nonce_sha256: str, quote_uid: str) -> None:
         """Give a nonce to one QuoteAttestation.

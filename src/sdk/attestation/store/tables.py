@@ -72,6 +72,7 @@ RESERVED_CERTIFICATE = "state = 'reserved'"
 
 LIVE_HSM_CERTIFICATE = "state != 'void'"
 LISTED_HSM_CERTIFICATE = "state IN ('revoked', 'void')"
+UNFINISHED_HSM_CERTIFICATE = "state IN ('reserved', 'void')"
 
 LISTED_CERTIFICATE = "state IN ('held', 'revoked', 'void')"
 """What holds of a certificate that a revocation list names until it has expired."""
@@ -827,6 +828,15 @@ class HSMCertificateRow(Base):
             sqlite_where=text(LISTED_HSM_CERTIFICATE),
             postgresql_where=text(LISTED_HSM_CERTIFICATE),
         ),
+        # How many a controller took and did not finish.
+        Index(
+            "ix_hsm_certificates_unfinished",
+            "issuer_id",
+            "state",
+            "not_after",
+            sqlite_where=text(UNFINISHED_HSM_CERTIFICATE),
+            postgresql_where=text(UNFINISHED_HSM_CERTIFICATE),
+        ),
         Index(
             "ix_hsm_certificates_reserved",
             "reserved_at",
@@ -897,10 +907,15 @@ class HSMDelegateRow(Base):
 
 
 class HSMNonceRow(Base):
-    """Nonces of evidence, by their digest: for whom, for which QuoteAttestation, and which bundle spent them."""
+    """Nonces of evidence, by their digest: what was asked with each, and which QuoteAttestation and bundle used it."""
 
     __tablename__ = "hsm_nonces"
-    __table_args__ = (Index(None, "expires_at"), {"sqlite_with_rowid": False})
+    __table_args__ = (
+        Index(None, "expires_at"),
+        # How many of a cluster are good.
+        Index(None, "cluster_id", "expires_at"),
+        {"sqlite_with_rowid": False},
+    )
 
     nonce_sha256: Mapped[Key]
     cluster_id: Mapped[str]
@@ -911,6 +926,9 @@ class HSMNonceRow(Base):
     quote_uid: Mapped[str | None]
     used_at: Mapped[datetime | None]
     used_by: Mapped[str | None]
+    evidence_type: Mapped[str] = mapped_column(server_default="")
+    policy_ref: Mapped[str | None]
+    ak_name: Mapped[bytes | None]
 
 
 class HSMQuoteRow(Base):
@@ -920,6 +938,7 @@ class HSMQuoteRow(Base):
     __table_args__ = (
         UniqueConstraint("cluster_id", "uid"),
         Index(None, "received_at"),
+        Index(None, "expires_at"),
         {"sqlite_autoincrement": True},
     )
 

@@ -37,6 +37,7 @@ from attestation.pki.content import SERIAL_BYTES, serial_of, serial_text
 from attestation.store import HSMCertificate, HSMIssuer, Tx
 from attestation.wire import b64encode
 from attestation_service.auth import Controller, ControllerDep
+from attestation_service.hsm import bounds
 from attestation_service.hsm.issuers import CACertificate, decoded, demand, demand_signed, parsed, read_ca
 from attestation_service.resources import Res, Resources
 from attestation_service.routing.parameters import IssuerId
@@ -74,13 +75,18 @@ async def reserve(issuer_id: IssuerId, request: HSMReserve, *, res: Res, who: Co
         IssuerUnknown: No such key of the caller's cluster.
         HSMDiffers: A request of this UID asked for something else.
         RequestInvalid: A request stands twice, or its time is not within that of the CA.
+        RateLimited: The cluster has too many certificates that are being signed, or had too many in a day; or too many
+            of the key were never finished.
     """
     at = res.clock.now()
     _demand_once([each.request_uid for each in request.requests])
 
     def work(tx: Tx) -> list[HSMCertificate]:
         issuer = demand(tx, who, issuer_id)
-        return [_reserve(tx, issuer, each, at) for each in request.requests]
+        reserved = [_reserve(tx, issuer, each, at) for each in request.requests]
+        new = sum(is_new for _, is_new in reserved)
+        bounds.take_certificates(tx, issuer.cluster_id, issuer_id, new, res.settings, at)
+        return [row for row, _ in reserved]
 
     rows = await res.store.write(work)
     return HSMReserved(
@@ -150,7 +156,8 @@ def _demand_once(uids: Sequence[str]) -> None:
         raise RequestInvalid("a request stands twice in the batch")
 
 
-def _reserve(tx: Tx, issuer: HSMIssuer, said: HSMRequest, at: datetime) -> HSMCertificate:
+def _reserve(tx: Tx, issuer: HSMIssuer, said: HSMRequest, at: datetime) -> tuple[HSMCertificate, bool]:
+    """Return the serial number of a request, and whether it was taken just now."""
     not_before = said.not_before.replace(microsecond=0)
     not_after = said.not_after.replace(microsecond=0)
     # 1. No certificate outlives its CA, and none is over already: neither could be revoked with any effect.
@@ -173,7 +180,7 @@ def _reserve(tx: Tx, issuer: HSMIssuer, said: HSMRequest, at: datetime) -> HSMCe
         reserved_at=at,
     )
     if tx.hsm.reserve(planned):
-        return planned
+        return planned, True
     # 2. It has one: two controllers, or one that was restarted. The same request has the same serial number.
     found = tx.hsm.live(issuer.issuer_id, said.request_uid)
     assert found is not None  # what kept `reserve` from it, in this unit
@@ -181,7 +188,7 @@ def _reserve(tx: Tx, issuer: HSMIssuer, said: HSMRequest, at: datetime) -> HSMCe
         raise HSMDiffers(f"{said.request_uid}: another certificate was asked for under this UID")
     if found.state == "reserved" and (found.not_before, found.not_after) != (not_before, not_after):
         tx.hsm.reserve_again(found.serial, not_before, not_after, at)
-    return found
+    return found, False
 
 
 def _live(tx: Tx, issuer_id: str, request_uid: str) -> HSMCertificate:

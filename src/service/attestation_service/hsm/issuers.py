@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import secrets
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Annotated, Final
 
@@ -22,15 +22,15 @@ from attestation.endorsements.certificate import Certificate, parse_certificate
 from attestation.errors import (
     CSRInvalid,
     IssuerUnknown,
-    RateLimited,
     RequestInvalid,
     SignatureInvalid,
 )
 from attestation.pki.external import unknown_critical
 from attestation.pki.signature import PublicKey, load_spki, verify_signature
-from attestation.store import HSMIssuer, RateLimit, Tx
+from attestation.store import HSMIssuer, Tx
 from attestation.wire import b64decode
 from attestation_service.auth import Controller, ControllerDep
+from attestation_service.hsm import bounds
 from attestation_service.resources import Res, Resources
 from attestation_service.settings import Settings
 
@@ -40,8 +40,6 @@ IssuerUID = Annotated[ObjectUID, Path(description="`metadata.uid` of the issuer"
 
 ID_BYTES: Final = 8
 MAX_CERTIFICATE_BYTES: Final = 16 << 10
-REGISTERED: Final = RateLimit(requests=1_000, per_seconds=3_600)
-"""So many registrations of one cluster change something in an hour."""
 CHANGES: Final = (
     "uid",
     "kind",
@@ -80,10 +78,11 @@ async def put(uid: IssuerUID, request: HSMIssuerPut, *, res: Res, who: Controlle
 
     Raises:
         MalformedEvidence: No certificate.
-        RequestInvalid: Not the certificate of a CA, or its chain does not hold.
+        RequestInvalid: Not the certificate of a CA, its chain does not hold, or it is valid for too long.
+        RateLimited: The cluster has too many keys, or changes too often which.
     """
     at = res.clock.now()
-    said = await asyncio.to_thread(_issuer, uid, request, who, at)
+    said = await asyncio.to_thread(_issuer, uid, request, who, res.settings, at)
     known = await res.store.read(lambda tx: tx.hsm.issuer_by_key(who.cluster.cluster_id, said.spki_sha256))
     if known is None or _changes(known, said):
 
@@ -191,7 +190,7 @@ def decoded(text: str, what: str, max_bytes: int = MAX_CERTIFICATE_BYTES) -> byt
     return b64decode(text, what, max_bytes=max_bytes)
 
 
-def _issuer(uid: str, request: HSMIssuerPut, who: Controller, at: datetime) -> HSMIssuer:
+def _issuer(uid: str, request: HSMIssuerPut, who: Controller, settings: Settings, at: datetime) -> HSMIssuer:
     """Return the key that *request* describes, checked; it is kept only if none is known like it."""
     if (request.namespace is None) != (request.kind == "HsmClusterIssuer"):
         raise RequestInvalid("namespace: an HsmIssuer has one, an HsmClusterIssuer none")
@@ -205,6 +204,9 @@ def _issuer(uid: str, request: HSMIssuerPut, who: Controller, at: datetime) -> H
         demand_signed(ca.parsed, ca)
     if not ca.parsed.not_before <= at < ca.parsed.not_after:
         raise RequestInvalid("the certificate of the CA is not valid now")
+    # What is issued under it is kept, listed and answered for until it ends: that is work for us.
+    if ca.parsed.not_after > at + timedelta(days=settings.hsm_ca_days):
+        raise RequestInvalid(f"the CA is valid for more than {settings.hsm_ca_days} days (ITL_HSM_CA_DAYS)")
     return HSMIssuer(
         issuer_id=secrets.token_bytes(ID_BYTES).hex(),
         cluster_id=who.cluster.cluster_id,
@@ -235,13 +237,10 @@ def _register(tx: Tx, said: HSMIssuer, who: Controller, res: Resources, at: date
     known = tx.hsm.issuer_by_key(said.cluster_id, said.spki_sha256)
     if known is not None and not _changes(known, said):
         return known
-    if res.settings.rate_limits:
-        counted = f"hsm-issuers:{said.cluster_id}"
-        seconds = tx.rate_limits.check(counted, at, REGISTERED)
-        if seconds is not None:
-            raise RateLimited("too many issuers of this cluster", retry_after_seconds=seconds)
-        tx.rate_limits.take(counted, at, REGISTERED)
+    counted = f"hsm-issuers:{said.cluster_id}"
+    bounds.take(tx, counted, bounds.KEYS_REGISTERED, "issuers", res.settings, at)
     if known is None:
+        bounds.demand_room_for_key(tx, said.cluster_id)
         tx.hsm.register(said)
     else:
         if known.subject != said.subject:

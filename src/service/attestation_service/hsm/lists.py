@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 import structlog
@@ -24,7 +25,7 @@ from attestation.pki.content import SERIAL_BYTES, serial_text
 from attestation.pki.crl import REASONS
 from attestation.pki.profiles import BACKDATE
 from attestation.pki.signature import verify_signature
-from attestation.store import HSMIssuer, ListedCertificate, StoredCRL, Tx
+from attestation.store import HSMBegunCRL, HSMIssuer, ListedCertificate, StoredCRL, Tx
 from attestation_service.auth import ControllerDep
 from attestation_service.hsm.issuers import decoded, demand, read_ca
 from attestation_service.resources import Res
@@ -36,6 +37,9 @@ log = structlog.get_logger("attestation_service.hsm")
 MAKING: Final = timedelta(minutes=5)
 """For so long the same list is told again: whoever began it may still be signing."""
 MAX_LIST_BYTES: Final = 3 << 20
+MAX_LISTED: Final = 55_000
+"""An entry has 54 bytes with its reason: so many fit into `MAX_LIST_BYTES`."""
+TRIES: Final = 5
 _ALLOWED: Final = frozenset({x509.AuthorityKeyIdentifier.oid, x509.CRLNumber.oid})
 _WORDS: Final = {reason.name: word for word, reason in REASONS.items()}
 
@@ -54,27 +58,36 @@ async def begin(issuer_id: IssuerId, *, res: Res, who: ControllerDep) -> HSMList
     ask; its number no other list ever gets.
 
     Raises:
+        HSMDiffers: Others began one at the same moment, several times.
         IssuerUnknown: No such key of the caller's cluster.
+        RequestInvalid: It would name more certificates than a list can.
     """
     at = res.clock.now().replace(microsecond=0)
-    fresh = await res.store.read(lambda tx: _fresh(tx, demand(tx, who, issuer_id), res.settings, at))
-    if fresh is not None:
-        return fresh
-
-    def work(tx: Tx) -> HSMList:
-        issuer = demand(tx, who, issuer_id)
-        again = _fresh(tx, issuer, res.settings, at)
-        if again is not None:
-            return again
-        begun = issuer.begun_at
-        if begun is not None and issuer.begun_revision == issuer.revision and at < begun + MAKING:
-            return _told(issuer.crl_number, issuer.revision, _listed(tx, issuer, res.settings, begun),
-                         _times(begun, res.settings))  # fmt: skip
-        listed = _listed(tx, issuer, res.settings, at)
-        tx.hsm.begin_crl(issuer_id, entries=len(listed), digest=_digest(map(_entry, listed)), at=at)
-        return _told(issuer.crl_number + 1, issuer.revision, listed, _times(at, res.settings))
-
-    return await res.store.write(work)
+    for _ in range(TRIES):
+        # What it names is read and digested while others may write: it may be tens of thousands.
+        known = await res.store.read(lambda tx: _about(tx, demand(tx, who, issuer_id), res.settings, at))
+        if isinstance(known, HSMList):
+            return known
+        issuer, listed, since = known
+        if len(listed) > MAX_LISTED:
+            raise RequestInvalid(f"the list would name more than {MAX_LISTED}: this CA key is to be replaced")
+        if since is not None:
+            return await asyncio.to_thread(
+                _told, issuer.crl_number, issuer.revision, listed, _times(since, res.settings)
+            )
+        begun = HSMBegunCRL(
+            issuer_id=issuer_id,
+            number=issuer.crl_number + 1,
+            revision=issuer.revision,
+            entries=len(listed),
+            digest=await asyncio.to_thread(_digest, map(_entry, listed)),
+        )
+        # What ended since it was read stands on the next one; a number that another worker took is not ours.
+        if await res.store.write(partial(_begin, begun, at)):
+            return await asyncio.to_thread(
+                _told, begun.number, begun.revision, listed, _times(at, res.settings)
+            )
+    raise HSMDiffers("others began lists of this CA key again and again; begin anew")
 
 
 async def put(issuer_id: IssuerId, request: HSMListPut, *, res: Res, who: ControllerDep) -> None:
@@ -133,10 +146,27 @@ def _fresh(tx: Tx, issuer: HSMIssuer, settings: Settings, at: datetime) -> HSMLi
     return HSMList(due=False, revision=issuer.revision, again_at=again)
 
 
+def _begin(begun: HSMBegunCRL, at: datetime, tx: Tx) -> bool:
+    return tx.hsm.begin_crl(begun, at)
+
+
+def _about(
+    tx: Tx, issuer: HSMIssuer, settings: Settings, at: datetime
+) -> HSMList | tuple[HSMIssuer, list[ListedCertificate], datetime | None]:
+    """Return what a list says now, and since when it is being made; or that none is due."""
+    fresh = _fresh(tx, issuer, settings, at)
+    if fresh is not None:
+        return fresh
+    since = issuer.begun_at
+    if since is not None and (issuer.begun_revision != issuer.revision or at >= since + MAKING):
+        since = None
+    return issuer, _listed(tx, issuer, settings, since or at), since
+
+
 def _listed(tx: Tx, issuer: HSMIssuer, settings: Settings, begun: datetime) -> list[ListedCertificate]:
     # RFC 5280 §3.3: an entry stays until it was on a list that was made after the certificate's end.
     ended = begun - timedelta(seconds=settings.crl_valid_seconds)
-    return list(tx.hsm.listed(issuer.issuer_id, ended))
+    return list(tx.hsm.listed(issuer.issuer_id, ended, MAX_LISTED + 1))
 
 
 def _times(begun: datetime, settings: Settings) -> _Times:

@@ -1,4 +1,8 @@
-"""Nonces of evidence: each for one issuer and one purpose, and spent by one bundle."""
+"""Nonces of evidence: each for one question, and spent by one bundle.
+
+What is asked is said when the nonce is given out: purpose, issuer, type of evidence, policy, and which machine's TPM
+certifies. Evidence that names it later chooses none of these.
+"""
 
 # Algorithms for: digest
 from __future__ import annotations
@@ -10,22 +14,23 @@ from typing import Final
 
 from attestation.api import HSMNonce as Shown
 from attestation.api import HSMNonceRequest
-from attestation.errors import RateLimited
-from attestation.store import HSMNonce, RateLimit, Tx
+from attestation.store import HSMNonce, Tx
 from attestation.wire import b64encode
 from attestation_service.auth import ControllerDep
+from attestation_service.hsm import bounds
 from attestation_service.resources import Res
 
 NONCE_BYTES: Final = 32
-LIFETIME: Final = timedelta(hours=24)
-"""An administrator wraps a key within a day, or evidence is made anew (HSM-AND-KUBERNETES §10, `validFor`)."""
-ISSUED: Final = RateLimit(requests=1_000, per_seconds=3_600)
 
 
 async def issue(request: HSMNonceRequest, *, res: Res, who: ControllerDep) -> Shown:
     """Return a fresh nonce for evidence of one issuer.
 
-    It is good for a day, for one QuoteAttestation of that issuer and purpose, and for one bundle.
+    It is good for as long as the issuer waits, for one QuoteAttestation that answers exactly what was asked here, and
+    for one bundle.
+
+    Raises:
+        RateLimited: The cluster has too many, or asks too often.
     """
     at = res.clock.now()
     nonce = secrets.token_bytes(NONCE_BYTES)
@@ -35,16 +40,17 @@ async def issue(request: HSMNonceRequest, *, res: Res, who: ControllerDep) -> Sh
         signer_uid=request.signer_uid,
         purpose=request.purpose,
         issued_at=at,
-        expires_at=at + LIFETIME,
+        # Whole seconds: the QuoteAttestation says this very instant, as Kubernetes writes it.
+        expires_at=at.replace(microsecond=0) + timedelta(seconds=request.valid_for_seconds),
+        evidence_type=request.evidence_type,
+        policy_ref=request.policy,
+        ak_name=bytes.fromhex(request.ak_name) if request.ak_name is not None else None,
     )
 
     def work(tx: Tx) -> None:
-        if res.settings.rate_limits:
-            counted = f"hsm-nonces:{row.cluster_id}"
-            seconds = tx.rate_limits.check(counted, at, ISSUED)
-            if seconds is not None:
-                raise RateLimited("too many nonces of this cluster", retry_after_seconds=seconds)
-            tx.rate_limits.take(counted, at, ISSUED)
+        counted = f"hsm-nonces:{row.cluster_id}"
+        bounds.take(tx, counted, bounds.NONCES_ISSUED, "nonces", res.settings, at)
+        bounds.demand_room_for_nonce(tx, row.cluster_id, at)
         tx.hsm_quotes.issue(row)
 
     await res.store.write(work)

@@ -1,8 +1,8 @@
 """QuoteAttestations: judged, written down with their audit entry, and what became of the key, step by step.
 
-What was asked is the service's word: the nonce names issuer and purpose, and is one QuoteAttestation's alone. What was
-decided stays decided; what could not be decided is judged again. A bundle is accepted once for a nonce, and only where
-the evidence was verified.
+What was asked is the service's word (`questions`): it stands beside the nonce, which is one QuoteAttestation's alone.
+What was decided stays decided; what could not be decided is judged again. A bundle is accepted once for a nonce, and
+only where the evidence was verified.
 """
 
 # Algorithms for: digest
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -28,36 +28,31 @@ from attestation.api import (
     QuoteVerifier,
 )
 from attestation.api.node_csr import ObjectUID
-from attestation.appraisal.sev_snp import SEV_SNP
-from attestation.appraisal.sgx import SGX
-from attestation.appraisal.tdx import TDX
 from attestation.errors import (
     ChallengeExpired,
     ChallengeUnknown,
     HSMDiffers,
     HSMQuoteUnknown,
     MalformedEvidence,
-    PolicyUnknown,
-    RateLimited,
     RequestInvalid,
 )
-from attestation.quote import Envelope, Purpose, QuoteCase, QuoteResult, appraise_quote, parse_envelope
+from attestation.quote import Envelope, QuoteCase, QuoteResult, appraise_quote, parse_envelope
 from attestation.reference import Policy
 from attestation.results import Failed, Outcome, Passed, Undecided, Verdict
-from attestation.store import HSMQuote, HSMStep, HSMVerdict, RateLimit, Tx
-from attestation.wire import b64encode, canonical_json
+from attestation.results import conclude as verdict_of
+from attestation.store import HSMNonce, HSMQuote, HSMStep, HSMVerdict, Tx
+from attestation.wire import canonical_json
 from attestation_service import __version__
 from attestation_service.auth import Controller, ControllerDep
+from attestation_service.hsm import bounds, questions
 from attestation_service.hsm.nonces import digest_of
 from attestation_service.resources import Res, Resources
-from attestation_service.verifier import policy
 
 log = structlog.get_logger("attestation_service.hsm")
 
 QuoteUID = Annotated[ObjectUID, Path(description="`metadata.uid` of the QuoteAttestation")]
 
-JUDGED: Final = RateLimit(requests=60, per_seconds=3_600)
-"""So many QuoteAttestations of one cluster are taken in an hour: each is kept with its evidence."""
+KIB: Final = 1024
 MAX_STEPS: Final = 64
 MESSAGE_CHARACTERS: Final = 1024
 ENDED: Final[frozenset[HSMStep]] = frozenset({"loaded", "failed", "expired"})
@@ -68,9 +63,6 @@ AFTER: Final[Mapping[HSMStep | None, frozenset[HSMStep]]] = {
     "bundle-accepted": frozenset({"bundle-rejected", "loaded", "failed", "expired"}),
 }
 """Which step may follow which; nothing follows an end."""
-_HARDWARE: Final[Mapping[str, tuple[Any, str]]] = {
-    "sgx": (SGX, "quote"), "tdx": (TDX, "quote"), "sev-snp": (SEV_SNP, "report"),
-}  # fmt: skip
 _VERDICTS: Final[Mapping[Verdict, HSMVerdict]] = {
     Verdict.VERIFIED: "verified", Verdict.FAILED: "failed", Verdict.INDETERMINATE: "indeterminate",
 }  # fmt: skip
@@ -86,19 +78,30 @@ async def put(uid: QuoteUID, request: QuoteAttestationPut, *, res: Res, who: Con
         ChallengeExpired: Its nonce is.
         ChallengeUnknown: No such nonce was given out in this cluster.
         ChallengeUsed: The nonce is another QuoteAttestation's.
-        HSMDiffers: Another QuoteAttestation is known under this UID.
+        HSMDiffers: Another QuoteAttestation is known under this UID, or it names another policy than was asked for.
         MalformedEvidence: Not an envelope.
+        RateLimited: The cluster brings too many, or has them judged too often.
+        RequestInvalid: It ends later than its nonce.
     """
     at = res.clock.now()
     envelope, said = await asyncio.to_thread(_read, request)
-    known, case = await res.store.read(lambda tx: _load(tx, uid, said, envelope, request.spec, who, res, at))
-    if known is not None and known.verdict != "indeterminate":
+
+    def load(tx: Tx) -> tuple[HSMQuote | None, QuoteCase | None]:
+        known = _known(tx, uid, said, who)
+        if known is not None and known.verdict != "indeterminate":
+            return known, None
+        bounds.demand(tx, _judged_key(who), bounds.QUOTES_JUDGED, "judgements", res.settings, at)
+        asked = _asked(tx, envelope, request.spec, who, at, known=known)
+        return known, questions.case_of(tx, envelope, asked, res)
+
+    known, case = await res.store.read(load)
+    if case is None:
+        assert known is not None
         return QuoteVerdict.model_validate_json(known.result)
     result = await asyncio.to_thread(appraise_quote, envelope, case, at)
-    told = _told(result, at)
 
     def conclude(tx: Tx) -> QuoteVerdict:
-        return _conclude(tx, uid, said, envelope, request, told, who, res, at)
+        return _conclude(tx, uid, said, envelope, request, (case, result), who, res, at)
 
     verdict = await res.store.write(conclude)
     log.info("hsm.quote_judged", uid=uid, cluster_id=who.cluster.cluster_id, verdict=verdict.verdict)
@@ -114,7 +117,8 @@ async def step(uid: QuoteUID, request: QuoteStep, *, res: Res, who: ControllerDe
         ChallengeExpired: The QuoteAttestation, or its nonce, is over.
         ChallengeUnknown: Its nonce is kept no longer.
         ChallengeUsed: Another bundle spent the nonce.
-        HSMDiffers: The step cannot follow what was written down, or the evidence was not verified.
+        HSMDiffers: The step cannot follow what was written down, or the evidence was not verified, or the machine whose
+            TPM has the key is not to be trusted any more.
         HSMQuoteUnknown: No such QuoteAttestation of the caller's cluster.
         RequestInvalid: A bundle and its signers are missing, or there are too many steps.
     """
@@ -123,17 +127,18 @@ async def step(uid: QuoteUID, request: QuoteStep, *, res: Res, who: ControllerDe
         raise RequestInvalid("bundle-accepted: which bundle, and who signed it")
     if len(set(request.signers)) != len(request.signers):
         raise RequestInvalid("signers: one stands twice")
-    said = request.model_dump(mode="json")
+    said = _digest(request.model_dump(mode="json"))
 
     def work(tx: Tx) -> str:
         row = tx.hsm_quotes.get(who.cluster.cluster_id, uid)
         if row is None:
             raise HSMQuoteUnknown("no such QuoteAttestation of this cluster, or it is kept no longer")
+        # The same again has its entry. There are at most `MAX_STEPS` and an end, each by its digest alone.
         steps = json.loads(row.steps)
         for each in steps:
-            if each["said"] == said:
+            if said == (each["said"] if isinstance(each["said"], str) else _digest(each["said"])):
                 return str(each["entry"])
-        _demand_follows(row, request, steps, at)
+        _demand_follows(tx, row, request, steps, at)
         if request.step == "bundle-accepted":
             assert request.bundle_sha256 is not None
             tx.hsm_quotes.spend(row.nonce_sha256, request.bundle_sha256, at)
@@ -160,10 +165,9 @@ async def judge(request: QuoteJudge, *, res: Res) -> QuoteVerdict:
     """
     at = res.clock.now()
     envelope = await asyncio.to_thread(parse_envelope, request.spec)
-    case = await res.store.read(
-        lambda tx: _case(tx, envelope, request.spec, envelope.purpose, envelope.signer_uid, res)
-    )
-    told = _told(await asyncio.to_thread(appraise_quote, envelope, case, at), at)
+    named = questions.policy_said(request.spec)
+    case = await res.store.read(lambda tx: questions.case_of_anybody(tx, envelope, named, res))
+    told = _told(await asyncio.to_thread(appraise_quote, envelope, case, at), case.policy, at)
     unasked = QuoteCheck(
         name="quote-freshness", outcome="note", detail="no nonce of this service was asked for"
     )
@@ -184,27 +188,41 @@ def _read(request: QuoteAttestationPut) -> tuple[Envelope, str]:
     return parse_envelope(request.spec), hashlib.sha256(content).hexdigest()
 
 
-def _load(
+def _digest(said: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(said)).hexdigest()
+
+
+def _judged_key(who: Controller) -> str:
+    return f"hsm-judged:{who.cluster.cluster_id}"
+
+
+def _asked(
     tx: Tx,
-    uid: str,
-    said: str,
     envelope: Envelope,
     spec: Mapping[str, Any],
     who: Controller,
-    res: Resources,
     at: datetime,
-) -> tuple[HSMQuote | None, QuoteCase]:
-    known = _known(tx, uid, said, who)
-    if known is not None:
-        return known, _case(tx, envelope, spec, Purpose(known.purpose), known.signer_uid, res)
+    *,
+    known: HSMQuote | None,
+) -> HSMNonce:
+    """Return what was asked when the nonce of an envelope was given out.
+
+    Raises:
+        ChallengeExpired, ChallengeUnknown, HSMDiffers, RequestInvalid: See `put`.
+    """
     nonce = tx.hsm_quotes.nonce(digest_of(envelope.nonce))
     # 1. Ours, and of this cluster: else the evidence is fresh for somebody else.
     if nonce is None or nonce.cluster_id != who.cluster.cluster_id:
         raise ChallengeUnknown("no such nonce was given out in this cluster")
-    if at >= nonce.expires_at:
+    # 2. In time, and for no longer than was asked: what was written down is judged to its own end.
+    if known is None and at >= nonce.expires_at:
         raise ChallengeExpired("the nonce is over")
-    # 2. Issuer and purpose are those that the nonce was given out for, whatever the envelope says.
-    return None, _case(tx, envelope, spec, Purpose(nonce.purpose), nonce.signer_uid, res)
+    if envelope.expires_at > nonce.expires_at:
+        raise RequestInvalid("expiresAt: later than its nonce ends")
+    # 3. Under the name of the policy that it is judged by: whoever reads the object reads what was compared.
+    if questions.policy_said(spec) != nonce.policy_ref:
+        raise HSMDiffers(f"policyRef: the nonce was given out for {nonce.policy_ref or 'no policy'}")
+    return nonce
 
 
 def _known(tx: Tx, uid: str, said: str, who: Controller) -> HSMQuote | None:
@@ -214,57 +232,26 @@ def _known(tx: Tx, uid: str, said: str, who: Controller) -> HSMQuote | None:
     return known
 
 
-def _case(
-    tx: Tx, envelope: Envelope, spec: Mapping[str, Any], purpose: Purpose, signer_uid: str, res: Resources
-) -> QuoteCase:
-    kind, member = _HARDWARE.get(envelope.evidence_type, (None, ""))
-    endorsements = None
-    if kind is not None:
-        try:
-            evidence = kind.parse({member: b64encode(envelope.data)})
-        except MalformedEvidence:
-            evidence = None  # the judge says so
-        endorsements = res.collateral.endorsements(tx, kind.name, evidence)
-    return QuoteCase(
-        evidence_type=envelope.evidence_type,
-        purpose=purpose,
-        signer_uid=signer_uid,
-        nonce=envelope.nonce,
-        policy=_policy(tx, spec.get("policyRef")),
-        endorsements=endorsements,
-    )
-
-
-def _policy(tx: Tx, ref: object) -> Policy | None:
-    """Return the policy `name@version`, or the newest of a name; None where there is none: then nothing is decided."""
-    name = ref.get("name") if isinstance(ref, Mapping) else ref
-    if not isinstance(name, str):
-        return None
-    if "@" not in name:
-        versions = [each.ref for each in tx.policies.all() if each.name == name]
-        if not versions:
-            return None
-        name = versions[-1]
-    try:
-        return policy.stored(tx, name)
-    except PolicyUnknown:
-        return None
-
-
-def _told(result: QuoteResult, at: datetime) -> QuoteVerdict:
-    worst = [each for each in result.outcomes if isinstance(each, Failed | Undecided)]
-    verdict = _VERDICTS[result.verdict]
+def _told(
+    result: QuoteResult, judged_by: Policy | None, at: datetime, more: Sequence[Outcome] = ()
+) -> QuoteVerdict:
+    """Return a result as it is told; *more* was found besides by the service itself."""
+    outcomes = [*result.outcomes, *more]
+    worst = [each for each in outcomes if isinstance(each, Failed | Undecided)]
+    verdict = _VERDICTS[verdict_of(outcomes)]
     words = {"verified": "Verified", "failed": "EvidenceFailed", "indeterminate": "Indeterminate"}
     return QuoteVerdict(
         verdict=verdict,
         reason=words[verdict],
         message="; ".join(each.check for each in worst)[:MESSAGE_CHARACTERS] or "every check passed",
-        checks=[_check(each) for each in result.outcomes],
+        checks=[_check(each) for each in outcomes],
         claims=dict(result.claims),
         tier=result.tier,
         verifier=QuoteVerifier(name="itl-attestation-service", version=__version__, at=at),
         evidence_digest=result.evidence_digest.hex(),
         bound_key_fingerprint=result.bound_key_fingerprint.hex(),
+        policy=judged_by.ref if judged_by is not None else None,
+        policy_sha256=judged_by.sha256 if judged_by is not None else None,
     )
 
 
@@ -286,7 +273,7 @@ def _conclude(
     said: str,
     envelope: Envelope,
     request: QuoteAttestationPut,
-    told: QuoteVerdict,
+    judged: tuple[QuoteCase, QuoteResult],
     who: Controller,
     res: Resources,
     at: datetime,
@@ -295,32 +282,37 @@ def _conclude(
     if known is not None and known.verdict != "indeterminate":
         return QuoteVerdict.model_validate_json(known.result)
     cluster_id = who.cluster.cluster_id
-    if known is None and res.settings.rate_limits:
-        counted = f"hsm-quotes:{cluster_id}"
-        seconds = tx.rate_limits.check(counted, at, JUDGED)
-        if seconds is not None:
-            raise RateLimited("too many QuoteAttestations of this cluster", retry_after_seconds=seconds)
-        tx.rate_limits.take(counted, at, JUDGED)
+    bounds.take(tx, _judged_key(who), bounds.QUOTES_JUDGED, "judgements", res.settings, at)
+    if known is None:
+        size_kib = len(request.model_dump_json()) // KIB + 1
+        for key, limit, units in (
+            ("hsm-quotes", bounds.QUOTES_TAKEN, 1),
+            ("hsm-evidence", bounds.QUOTES_KIB, size_kib),
+        ):
+            counted = f"{key}:{cluster_id}"
+            bounds.take(tx, counted, limit, "QuoteAttestations", res.settings, at, units=units)
+    case, result = judged
+    asked = _asked(tx, envelope, request.spec, who, at, known=known)
+    # In the unit that writes the verdict: a machine that was locked a moment ago is none that is attested.
+    told = _told(result, case.policy, at, questions.judge_machine(tx, asked, at))
     before = QuoteVerdict.model_validate_json(known.result) if known is not None else None
     if before is not None and told.verdict == before.verdict:
         entry_hash = before.audit_entry_hash
     else:
+        by = f"policy {told.policy} sha256 {told.policy_sha256}" if told.policy is not None else "no policy"
         detail = (
-            f"QuoteAttestation {request.namespace}/{request.name} ({uid}) for {envelope.signer_uid}: {told.verdict}, "
-            f"{envelope.evidence_type} evidence {told.evidence_digest}, key {told.bound_key_fingerprint}; "
+            f"QuoteAttestation {request.namespace}/{request.name} ({uid}) for {asked.signer_uid}: {told.verdict} by "
+            f"{by}, {asked.evidence_type} evidence {told.evidence_digest}, key {told.bound_key_fingerprint}; "
             f"{told.message}"
         )
         entry_hash = tx.audit.append(who.event("hsm_quote_judged", detail=detail), at).entry_hash
     told = told.model_copy(update={"audit_entry_hash": entry_hash})
-    result = told.model_dump_json()
+    text = told.model_dump_json()
     if known is not None:
-        tx.hsm_quotes.judged(cluster_id, uid, told.verdict, result)
+        tx.hsm_quotes.judged(cluster_id, uid, told.verdict, text)
         return told
-    nonce_sha256 = digest_of(envelope.nonce)
     # The second of two QuoteAttestations with one nonce ends here: the first one's key is the one it was asked for.
-    tx.hsm_quotes.claim(nonce_sha256, uid)
-    nonce = tx.hsm_quotes.nonce(nonce_sha256)
-    assert nonce is not None
+    tx.hsm_quotes.claim(asked.nonce_sha256, uid)
     tx.hsm_quotes.add(
         HSMQuote(
             cluster_id=cluster_id,
@@ -329,20 +321,20 @@ def _conclude(
             name=request.name,
             content_sha256=said,
             spec=canonical_json(request.spec).decode(),
-            purpose=nonce.purpose,
-            signer_uid=nonce.signer_uid,
-            evidence_type=envelope.evidence_type,
-            nonce_sha256=nonce_sha256,
+            purpose=asked.purpose,
+            signer_uid=asked.signer_uid,
+            evidence_type=asked.evidence_type,
+            nonce_sha256=asked.nonce_sha256,
             received_at=at,
             expires_at=envelope.expires_at,
             verdict=told.verdict,
-            result=result,
+            result=text,
         )
     )
     return told
 
 
-def _demand_follows(row: HSMQuote, request: QuoteStep, steps: list[dict[str, Any]], at: datetime) -> None:
+def _demand_follows(tx: Tx, row: HSMQuote, request: QuoteStep, steps: Sequence[object], at: datetime) -> None:
     """Check that a step may follow what was written down.
 
     Raises:
@@ -359,3 +351,8 @@ def _demand_follows(row: HSMQuote, request: QuoteStep, steps: list[dict[str, Any
         raise HSMDiffers(f"the evidence is {row.verdict}, for {row.purpose}: no bundle is accepted")
     if at >= row.expires_at:
         raise ChallengeExpired("the QuoteAttestation is over")
+    # Days may have passed since the verdict: nothing is handed to a machine that was locked in them.
+    asked = tx.hsm_quotes.nonce(row.nonce_sha256)
+    found = questions.judge_machine(tx, asked, at) if asked is not None else []
+    if any(not isinstance(each, Passed) for each in found):
+        raise HSMDiffers("; ".join(map(str, found)))

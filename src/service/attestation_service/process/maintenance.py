@@ -32,8 +32,9 @@ OUTBOX_BATCH = 100
 RUN_BATCH = 50
 """Evidence of each may be a megabyte."""
 RUNS_KEPT = timedelta(hours=168)
-QUOTES_KEPT = timedelta(days=30)
 """For so long after its deadline an attestation run and its evidence can be asked for, and sealed."""
+QUOTES_KEPT = timedelta(days=30)
+"""For so long after its end a QuoteAttestation is kept, with its evidence and what became of its key."""
 REFUSALS_KEPT = timedelta(days=1)
 """For so long a refusal of a Kubernetes request is answered again."""
 
