@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from attestation.errors import BundleRejected, CAInvalid, KeyMismatch, KeyUnsupported
 from attestation.keys.provisioning import Bundle, BundleCase, fingerprint, match, read_bundle, sign_bundle
 from attestation.pki.external import make_ca
-from attestation.quote import Envelope, Purpose, QuoteResult, appraise_quote, wrap_for
+from attestation.quote import Envelope, Purpose, QuoteResult, appraise_quote, case_of, wrap_for
 from attestation.results import Verdict
 from tests.unit.evidence.dcap_zoo import AT
 from tests.unit.pki.leaf_kit import CA_NAME, SERIAL
@@ -94,6 +94,32 @@ def test_from_evidence_to_the_key() -> None:
     opened = load_der_private_key(keywrap.aes_key_unwrap_with_padding(aes, bundle.blob[384:]), None)
     assert spki(opened) == spki(CA_KEY)
     assert (bundle.chain, bundle.not_after) == ((certificate(),), AT + timedelta(hours=1))
+
+
+def test_what_a_second_administrator_compares() -> None:
+    """All of the question and the CA; only of evidence that was verified and asks for a key."""
+    given, result = asked()
+    question = case_of(given, result, qa_uid="qa-uid", ca_certificate=certificate())
+    text = wrapped().serialise()
+    signers = frozenset({fingerprint(ADMIN.public_key())})
+    signed = read_bundle(text, [sign_bundle(text, ADMIN)], signers=signers, required=1)
+    assert match(signed, question, at=AT).serialise() == text
+    other = case_of(given, result, qa_uid="qa-uid", ca_certificate=b"another")
+    with pytest.raises(BundleRejected, match="another CA certificate"):
+        match(signed, other, at=AT)
+    refused: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({}, {"verdict": Verdict.INDETERMINATE}),
+        ({"purpose": Purpose.CSR_ATTESTATION}, {}),
+        ({"oaep_hash": None}, {}),
+    ]
+    for asks, judged in refused:
+        with pytest.raises(BundleRejected):
+            case_of(
+                replace(given, **asks),
+                replace(result, **judged),
+                qa_uid="qa-uid",
+                ca_certificate=certificate(),
+            )
 
 
 def test_a_bundle_ends_with_its_question() -> None:

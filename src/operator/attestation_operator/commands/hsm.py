@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from attestation_cli.plugin import Column, Session, checked, listing, moment_cell, printing, time_cell
-from attestation_operator.commands.hsm_wrap import verify, wrap
+from attestation_operator.commands.hsm_wrap import sign_bundle_too, verify, wrap
 
 LIMIT = click.option(
     "--limit",
@@ -137,3 +137,4 @@ def _request(one: Any) -> str:
 
 group.add_command(verify)
 group.add_command(wrap)
+group.add_command(sign_bundle_too)

@@ -3,7 +3,7 @@
 from attestation.quote.appraise import TYPES, QuoteResult, appraise_quote
 from attestation.quote.case import QuoteCase
 from attestation.quote.envelope import Envelope, Purpose, evidence_digest, key_fingerprint, parse_envelope
-from attestation.quote.handing import wrap_for
+from attestation.quote.handing import case_of, wrap_for
 
 __all__ = [
     "TYPES",
@@ -12,6 +12,7 @@ __all__ = [
     "QuoteCase",
     "QuoteResult",
     "appraise_quote",
+    "case_of",
     "evidence_digest",
     "key_fingerprint",
     "parse_envelope",

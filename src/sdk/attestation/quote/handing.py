@@ -7,6 +7,7 @@ the administrator gave: what a cluster says of its own verdict counts for nothin
 # Algorithms for: wrapped-key
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPubl
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation.errors import BundleRejected, CSRInvalid, KeyMismatch, KeyUnsupported
-from attestation.keys.provisioning import Bundle
+from attestation.keys.provisioning import Bundle, BundleCase
 from attestation.keys.wrapping import OAEPHash, wrap_key
 from attestation.pki.external import read_ca
 from attestation.pki.signature import load_spki
@@ -98,4 +99,32 @@ def wrap_for(
         not_before=begin,
         not_after=min(begin + valid_for, envelope.expires_at),
         oaep_hash=envelope.oaep_hash,
+    )
+
+
+def case_of(envelope: Envelope, result: QuoteResult, *, qa_uid: str, ca_certificate: bytes) -> BundleCase:
+    """Return what a bundle must answer, by the judgement of whoever is to sign it too.
+
+    Args:
+        envelope: What was judged.
+        result: Of `appraise_quote` over this very envelope.
+        qa_uid: UID of the QuoteAttestation.
+        ca_certificate: Of the CA whose key it should have, DER.
+
+    Raises:
+        BundleRejected: The evidence was not verified, or asks for no key.
+    """
+    if result.verdict is not Verdict.VERIFIED:
+        raise BundleRejected(f"the evidence is {result.verdict}: nothing is signed")
+    if envelope.purpose is not Purpose.KEY_PROVISIONING or envelope.oaep_hash is None:
+        raise BundleRejected("the QuoteAttestation asks for no key")
+    return BundleCase(
+        signer_uid=envelope.signer_uid,
+        qa_uid=qa_uid,
+        nonce=envelope.nonce,
+        evidence_digest=result.evidence_digest,
+        bound_key_fingerprint=result.bound_key_fingerprint,
+        oaep_hash=envelope.oaep_hash,
+        expires_at=envelope.expires_at,
+        ca_certificate_sha256=hashlib.sha256(ca_certificate).digest(),
     )

@@ -1,34 +1,39 @@
-"""`attestation hsm verify|wrap`: nothing leaves the administrator's hands for evidence that is not verified here."""
+"""`attestation hsm verify|wrap|sign-bundle`: nothing leaves an administrator's hands for what was not verified here."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import stat
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pytest
 from click.testing import CliRunner, Result
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, mldsa, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509 import load_der_x509_certificate
+from cryptography.x509 import load_der_x509_certificate, load_pem_x509_certificates
 
 from attestation.clock import rfc3339
-from attestation.errors import KeyUnsupported, RequestInvalid
+from attestation.errors import BundleRejected, KeyNotFound, KeyUnusable, RequestInvalid
+from attestation.keys.file import pem_of
 from attestation.keys.provisioning import fingerprint, read_bundle
 from attestation.pki.external import make_ca
-from attestation.quote import evidence_digest, parse_envelope
+from attestation.quote import evidence_digest, key_fingerprint, parse_envelope
 from attestation.wire import b64encode
 from attestation_cli.session import Session
-from attestation_operator.commands import hsm_wrap
-from attestation_operator.commands.hsm_wrap import verify, wrap
+from attestation_operator.commands import hsm_judging
+from attestation_operator.commands.hsm_wrap import sign_bundle_too, verify, wrap
 from attestation_testing.tee.intel import collateral_json
 from tests.unit.evidence.dcap_zoo import AT, PLATFORM
 from tests.unit.pki.leaf_kit import CA_NAME, SERIAL
-from tests.unit.quote.quote_kit import UID, binding, evidence, spec
+from tests.unit.quote.quote_kit import NONCE, UID, binding, evidence, spec
 from tests.unit.quote.test_handing import spki
 
 ADA = ec.derive_private_key(31, ec.SECP384R1())
+BOB = mldsa.MLDSA87PrivateKey.from_seed_bytes(bytes(32))
 CA_KEY = ec.derive_private_key(32, ec.SECP384R1())
 
 
@@ -48,7 +53,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         publicKey=b64encode(kek),
         expiresAt=rfc3339(AT + timedelta(days=1)),
     )
-    (made / "qa.json").write_text(json.dumps({"metadata": {"uid": "qa-uid"}, "spec": said}))
+    about = {"uid": "qa-uid", "namespace": "apps", "name": "ca-1"}
+    (made / "qa.json").write_text(json.dumps({"kind": "QuoteAttestation", "metadata": about, "spec": said}))
     (made / "collateral.json").write_bytes(collateral_json(PLATFORM.collateral("SGX")))
     (made / "root.der").write_bytes(PLATFORM.pki.root)
     policy = {
@@ -68,27 +74,37 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path_length=0,
     )
     (made / "ca.pem").write_bytes(load_der_x509_certificate(certificate).public_bytes(Encoding.PEM))
-    (made / "ca.key").write_bytes(pem(CA_KEY))
-    (made / "ada.key").write_bytes(pem(ADA))
+    for name, key in (("ca", CA_KEY), ("ada", ADA), ("bob", BOB)):
+        file = made / f"{name}.key"
+        file.touch(0o600)
+        file.write_bytes(pem(key))
     return made
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hold the clock of the administrator's computer."""
-    monkeypatch.setattr(hsm_wrap, "now", lambda: AT)
+    monkeypatch.setattr(hsm_judging, "now", lambda: AT)
 
 
-def run(command: Any, folder: Path, *more: str, uid: str = UID, qa: str = "qa.json") -> Result:
-    """Run a command in the folder."""
-    named = {"policy": "policy.json", "collateral": "collateral.json", "intel-root": "root.der"}
-    options = [part for name, file in named.items() for part in (f"--{name}", str(folder / file))]
-    return CliRunner().invoke(
-        command,
-        [str(folder / qa), "--signer-uid", uid, *options, *more],
-        obj=Session(),
-        catch_exceptions=True,
-    )
+def run(command: Any, folder: Path, *more: str, **changed: str | None) -> Result:
+    """Run a command in the folder, with other options where *changed*; None: without that option."""
+    options: dict[str, str | None] = {
+        "issuer_uid": UID,
+        "evidence": "sgx",
+        "nonce": b64encode(NONCE),
+        "policy": str(folder / "policy.json"),
+        "collateral": str(folder / "collateral.json"),
+        "intel_root": str(folder / "root.der"),
+    }
+    qa = changed.pop("qa", None) or "qa.json"
+    given = [
+        part
+        for name, value in (options | changed).items()
+        if value is not None
+        for part in (f"--{name.replace('_', '-')}", value)
+    ]
+    return CliRunner().invoke(command, [str(folder / qa), *given, *more], obj=Session())
 
 
 def wrapping(folder: Path, out: Path, **files: str) -> list[str]:
@@ -101,43 +117,264 @@ def wrapping(folder: Path, out: Path, **files: str) -> list[str]:
     ]
 
 
+def signing(folder: Path, out: Path, *signers: Any, key: str = "bob.key", chain: str = "ca.pem") -> list[str]:
+    """Return the options of `sign-bundle`, where *signers* signed before."""
+    by = [part for each in signers or (ADA,) for part in ("--signed-by", fingerprint(each.public_key()))]
+    files = {"bundle": out, "chain": folder / chain, "sign-with": folder / key}
+    return [*by, *(part for name, file in files.items() for part in (f"--{name}", str(file))), "--yes"]
+
+
+def made(folder: Path, tmp_path: Path) -> Path:
+    """Return a bundle by the first administrator."""
+    out = tmp_path / "bundle.json"
+    done = run(wrap, folder, *wrapping(folder, out))
+    assert done.exit_code == 0, done.output
+    return out
+
+
 def test_verify_tells_and_ends_with_the_verdict(folder: Path) -> None:
     """Verified ends with 0; another issuer than the administrator's with 1."""
     good = run(verify, folder)
     assert (good.exit_code, "verified" in good.stdout) == (0, True), good.output
     assert "another one" in good.stderr
-    bad = run(verify, folder, "-o", "json", uid="another")
+    bad = run(verify, folder, "-o", "json", issuer_uid="another")
     told = json.loads(bad.stdout)
     assert (bad.exit_code, told["verdict"]) == (1, "failed")
     assert {"outcome": "failed", "check": "quote-question", "found": UID} in told["checks"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "more"),
+    [
+        ({"issuer_uid": "another"}, ()),
+        ({"nonce": b64encode(bytes(32))}, ()),
+        ({"evidence": "tdx"}, ()),
+        ({"evidence": "null"}, ()),
+        ({"evidence": "null"}, ("--insecure-accept-null-evidence",)),
+        ({}, ("--purpose", "CsrAttestation")),
+    ],
+)
+def test_the_question_is_the_administrators(
+    folder: Path, changed: dict[str, str | None], more: tuple[str, ...]
+) -> None:
+    """Issuer, nonce, type and purpose of the file count nowhere: where they differ, the verdict is failed."""
+    assert run(verify, folder, *more, **changed).exit_code == 1
+
+
+def test_what_an_administrator_must_say(folder: Path) -> None:
+    """Issuer, type and policy have no default; which nonce was given out neither; another hash is refused."""
+    for name in ("issuer_uid", "evidence", "policy"):
+        assert run(verify, folder, **{name: None}).exit_code == 2
+    assert "which nonce" in str(run(verify, folder, nonce=None).exception)
+    assert "--oaep-hash" in str(run(verify, folder, oaep_hash="sha1").exception)
+
+
 def test_wrap_writes_what_a_controller_reads(folder: Path, tmp_path: Path) -> None:
-    """A bundle for this question, by this administrator."""
-    out = tmp_path / "bundle.json"
-    done = run(wrap, folder, *wrapping(folder, out))
-    assert done.exit_code == 0, done.output
+    """A bundle for this question, by this administrator, in files that nobody else reads."""
+    out = made(folder, tmp_path)
     signer = fingerprint(ADA.public_key())
     signatures = out.with_suffix(".jws").read_text().splitlines()
     found = read_bundle(out.read_bytes(), signatures, signers={signer}, required=1).bundle
     asked = parse_envelope(json.loads((folder / "qa.json").read_text())["spec"])
     assert (found.qa_uid, found.signer_uid, found.nonce) == ("qa-uid", UID, asked.nonce)
     assert found.evidence_digest == evidence_digest(asked)
+    assert [stat.S_IMODE(each.stat().st_mode) for each in sorted(tmp_path.iterdir())] == [0o600, 0o600]
+
+
+def test_files_are_replaced_only_where_that_is_said(folder: Path, tmp_path: Path) -> None:
+    """And a bundle is not where its signatures are to be; what stands there stays as it is."""
+    out = made(folder, tmp_path)
+    before = out.read_bytes()
     again = run(wrap, folder, *wrapping(folder, out))
     assert isinstance(again.exception, RequestInvalid)
+    assert out.read_bytes() == before
+    assert run(wrap, folder, "--force", *wrapping(folder, out)).exit_code == 0
+    assert out.read_bytes() != before
+    itself = run(wrap, folder, *wrapping(folder, tmp_path / "x.jws"))
+    assert "not called .jws" in str(itself.exception)
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "elsewhere")
+    assert isinstance(run(wrap, folder, *wrapping(folder, link)).exception, RequestInvalid)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_wrap_writes_nothing_otherwise(folder: Path, tmp_path: Path) -> None:
-    """For another issuer; with files that hold something else."""
+    """For another issuer or nonce; with files that hold something else, or keys that others may read."""
     out = tmp_path / "bundle.json"
-    assert run(wrap, folder, *wrapping(folder, out), uid="another").exit_code == 1
+    for changed in ({"issuer_uid": "another"}, {"nonce": b64encode(bytes(32))}):
+        assert run(wrap, folder, *wrapping(folder, out), **changed).exit_code == 1
+    open_to_all = folder / "open.key"
+    open_to_all.write_bytes(pem(CA_KEY))
+    open_to_all.chmod(0o644)
     refusals: list[tuple[dict[str, str], type[Exception]]] = [
         ({"chain": "ca.key"}, RequestInvalid),
-        ({"key": "ca.pem"}, KeyUnsupported),
-        ({"sign-with": "policy.json"}, KeyUnsupported),
+        ({"key": "policy.json"}, KeyUnusable),
+        ({"key": "open.key"}, KeyUnusable),
+        ({"sign-with": "open.key"}, KeyUnusable),
+        ({"sign-with": "no.key"}, KeyNotFound),
     ]
     for files, error in refusals:
-        assert isinstance(run(wrap, folder, *wrapping(folder, out, **files)).exception, error)
+        told = run(wrap, folder, *wrapping(folder, out, **files))
+        assert isinstance(told.exception, error)
+        assert "PRIVATE KEY" not in told.output + str(told.exception)
     for qa in ("ca.pem", "policy.json"):
         assert isinstance(run(verify, folder, qa=qa).exception, RequestInvalid)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_encrypted_key(folder: Path, tmp_path: Path) -> None:
+    """Is opened by a passphrase from a file."""
+    locked = tmp_path / "locked.key"
+    locked.touch(0o600)
+    locked.write_bytes(pem_of(CA_KEY, b"secret"))
+    word = tmp_path / "word"
+    word.write_text("secret\n")
+    out = tmp_path / "bundle.json"
+    options = wrapping(folder, out, key=str(locked))
+    assert isinstance(run(wrap, folder, *options).exception, KeyUnusable)
+    assert run(wrap, folder, *options, "--key-passphrase", str(word)).exit_code == 0
+
+
+def test_no_evidence_where_somebody_accepts_that(folder: Path, tmp_path: Path) -> None:
+    """It is warned of, and wrapped for; without the word nothing is."""
+    raw = json.loads((folder / "qa.json").read_text())
+    raw["spec"]["evidence"] |= {"type": "null", "format": "null"}
+    (folder / "null.json").write_text(json.dumps(raw))
+    free = {
+        "format": "itl-policy/2",
+        "name": "any",
+        "version": 1,
+        "rules": [{"name": "a", "expression": "true"}],
+    }
+    (folder / "any.json").write_text(json.dumps(free))
+    changed = {"qa": "null.json", "evidence": "null", "policy": str(folder / "any.json")}
+    out = tmp_path / "bundle.json"
+    assert run(wrap, folder, *wrapping(folder, out), **changed).exit_code == 1
+    assert not out.exists()
+    done = run(wrap, folder, "--insecure-accept-null-evidence", *wrapping(folder, out), **changed)
+    assert (done.exit_code, out.exists()) == (0, True), done.output
+    assert "warning: without evidence" in done.stderr
+
+
+# ---------------------------------------------------------------- the service is asked
+
+
+class Told:
+    """A service that says this of QuoteAttestations."""
+
+    def __init__(self, *told: Any) -> None:
+        self.told = told
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def quote_attestations(self) -> Any:
+        """Yield them."""
+        return iter(self.told)
+
+
+def test_the_service_says_which_nonce_it_gave_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It agrees with all that was judged here, or nothing is wrapped; one that knows nothing of it likewise."""
+    asked = parse_envelope(json.loads((folder / "qa.json").read_text())["spec"])
+    good = SimpleNamespace(
+        uid="qa-uid",
+        verdict="verified",
+        signer_uid=UID,
+        purpose="KeyProvisioning",
+        evidence_type="sgx",
+        evidence_digest=evidence_digest(asked).hex(),
+        bound_key_fingerprint=key_fingerprint(asked.spki).hex(),
+    )
+
+    def answered(*told: Any) -> Result:
+        monkeypatch.setattr(Session, "client", lambda _self: Told(*told))
+        return run(verify, folder, "--ask-service", nonce=None)
+
+    assert answered(SimpleNamespace(uid="another"), good).exit_code == 0
+    assert isinstance(answered().exception, BundleRejected)
+    for name in vars(good):
+        bad = SimpleNamespace(**(vars(good) | {name: "x"}))
+        assert isinstance(answered(bad).exception, BundleRejected), name
+    nothing = SimpleNamespace(**(vars(good) | {"evidence_digest": None}))
+    assert isinstance(answered(nothing).exception, BundleRejected)
+
+
+# ---------------------------------------------------------------- two administrators
+
+
+def test_a_second_signature(folder: Path, tmp_path: Path) -> None:
+    """By another key, after the same judgement; the controller then reads two signers."""
+    out = made(folder, tmp_path)
+    text = out.read_bytes()
+    told = run(sign_bundle_too, folder, *signing(folder, out))
+    assert told.exit_code == 0, told.output
+    for shown in (hashlib.sha256(text).hexdigest(), UID, fingerprint(ADA.public_key()), "apps/ca-1"):
+        assert shown in told.stdout
+    lines = out.with_suffix(".jws").read_text().splitlines()
+    signers = {fingerprint(each.public_key()) for each in (ADA, BOB)}
+    assert {*read_bundle(text, lines, signers=signers, required=2).signers} == signers
+    assert out.read_bytes() == text
+    # Both have signed: a third one expects both.
+    third = run(sign_bundle_too, folder, *signing(folder, out, ADA, BOB))
+    assert "your key signed it already" in str(third.exception)
+
+
+def test_a_second_signature_is_of_another_key_over_what_was_judged(folder: Path, tmp_path: Path) -> None:
+    """Not of the first one's key, nor for evidence, signer, CA or bundle that are others; nothing is added then."""
+    out = made(folder, tmp_path)
+    signatures = out.with_suffix(".jws")
+    before = signatures.read_bytes()
+    other = make_ca(
+        subject=CA_NAME,
+        spki=spki(BOB),
+        key=BOB,
+        serial=SERIAL,
+        at=AT,
+        duration=timedelta(days=9),
+        path_length=0,
+    )
+    mine = load_pem_x509_certificates((folder / "ca.pem").read_bytes())[0].public_bytes(Encoding.PEM)
+    theirs = load_der_x509_certificate(other).public_bytes(Encoding.PEM)
+    (folder / "other.pem").write_bytes(theirs)
+    (folder / "longer.pem").write_bytes(mine + theirs)
+    for options in (
+        signing(folder, out, key="ada.key"),
+        signing(folder, out, BOB),
+        signing(folder, out, ADA, BOB),
+        signing(folder, out, chain="other.pem"),
+        signing(folder, out, chain="longer.pem"),
+    ):
+        assert isinstance(run(sign_bundle_too, folder, *options).exception, BundleRejected)
+    assert run(sign_bundle_too, folder, *signing(folder, out), issuer_uid="another").exit_code == 1
+    raw = json.loads((folder / "qa.json").read_text())
+    (folder / "again.json").write_text(json.dumps(raw | {"metadata": {"uid": "another"}}))
+    again = run(sign_bundle_too, folder, *signing(folder, out), qa="again.json")
+    assert isinstance(again.exception, BundleRejected)
+    assert signatures.read_bytes() == before
+    out.write_bytes(out.read_bytes() + b" ")
+    assert isinstance(run(sign_bundle_too, folder, *signing(folder, out)).exception, BundleRejected)
+    signatures.unlink()
+    assert "no signatures" in str(run(sign_bundle_too, folder, *signing(folder, out)).exception)
+
+
+def test_a_second_signature_is_asked_for(folder: Path, tmp_path: Path) -> None:
+    """Where nobody can be asked, nothing is signed."""
+    out = made(folder, tmp_path)
+    before = out.with_suffix(".jws").read_bytes()
+    assert run(sign_bundle_too, folder, *signing(folder, out)[:-1]).exit_code != 0
+    assert out.with_suffix(".jws").read_bytes() == before
+
+
+def test_a_key_of_a_token_signs(folder: Path, tmp_path: Path) -> None:
+    """A key URI may name modules that are listed beside it, and no others."""
+    out = tmp_path / "bundle.json"
+    options = wrapping(folder, out)
+    options[options.index("--sign-with") + 1] = f"file:{folder / 'ada.key'}"
+    assert run(wrap, folder, *options).exit_code == 0
+    options[options.index("--sign-with") + 1] = "pkcs11:token=t;object=o?module-name=m"
+    for listed in ("m", "=x", "m=relative"):
+        told = run(wrap, folder, "--force", "--pkcs11-module", listed, *options)
+        assert isinstance(told.exception, RequestInvalid), told.exception
+    assert isinstance(run(wrap, folder, "--force", *options).exception, KeyUnusable)
