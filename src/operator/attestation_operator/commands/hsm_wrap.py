@@ -4,6 +4,7 @@ What the cluster says of its own verdict is not read: the evidence is judged her
 service, under a policy that is a file of the administrator's and for the question that the administrator names.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 from datetime import timedelta
