@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 from cryptography import x509
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
 from attestation.errors import CAInvalid, CertificateNotConformant, SignatureInvalid
 from attestation.pki.content import Algorithm
-from attestation.pki.external import MAX_CA_DURATION, make_ca, make_cross, make_responder, read_ca
+from attestation.pki.external import (
+    MAX_CA_DURATION,
+    cross_validity,
+    make_ca,
+    make_cross,
+    make_responder,
+    read_ca,
+)
 from tests.unit.pki.certificate_kit import (
     ADDRESS,
     ALGORITHMS,
@@ -136,14 +143,24 @@ def test_two_cas_certify_each_other() -> None:
         at=AT,
     )
     where = {"crl_url": f"{ADDRESS}/o.crl", "ca_url": f"{ADDRESS}/o.crt"}
-    made = make_cross(of=new, by=old, key=key, serial=SERIAL, at=AT, **where)
+    validity = cross_validity(of=new, by=old, at=AT)
+    made = make_cross(of=new, by=old, key=key, serial=SERIAL, validity=validity, **where)
     cross = x509.load_der_x509_certificate(made)
     cross.verify_directly_issued_by(x509.load_der_x509_certificate(old.certificate))
     assert (cross.subject, cross.not_valid_after_utc) == (new.subject, new.not_after)
     read = read_ca(made, at=AT)
     assert (read.spki, read.path_length) == (new.spki, 0)
     with pytest.raises(CertificateNotConformant, match="issuer-path"):
-        make_cross(of=old, by=new, key=key_of("rsa-4096", "hsm"), serial=SERIAL, at=AT, **where)
+        make_cross(of=old, by=new, key=key_of("rsa-4096", "hsm"), serial=SERIAL, validity=validity, **where)
+    # Where an issuer names no places, nor does what its key certifies.
+    placeless = make_cross(
+        of=new, by=old, key=key, serial=SERIAL, validity=validity, crl_url=None, ca_url=None
+    )
+    oids = {each.oid for each in x509.load_der_x509_certificate(placeless).extensions}
+    assert not {ExtensionOID.CRL_DISTRIBUTION_POINTS, ExtensionOID.AUTHORITY_INFORMATION_ACCESS} & oids
+    # Not before either of them, and as long as was said at most.
+    assert cross_validity(of=new, by=old, at=AT - timedelta(days=1))[0] == max(old.not_before, new.not_before)
+    assert cross_validity(of=new, by=old, at=AT, duration=timedelta(days=2))[1] == AT + timedelta(days=2)
 
 
 def test_a_responder() -> None:

@@ -41,6 +41,30 @@ async def put(service: Service, issuer: hsm.Issuer, number: int, crl: bytes) -> 
     return await hsm.ask(service, "PUT", f"/issuers/{issuer.issuer_id}/crl", body)
 
 
+async def test_a_key_that_another_one_followed_is_told_when_its_last_certificate_ends(
+    service: Service,
+) -> None:
+    """Its controller keeps it until then; of a key that signs nothing is told."""
+    issuer, empty = await hsm.registered(service), hsm.Issuer(service.clock.at, name="Second CA")
+    serial = await hsm.issued(service, issuer)
+    assert (await begun(service, issuer))["last_end"] is None
+    row = await service.store.read(lambda tx: tx.hsm.certificate(serial))
+    assert row is not None
+    last = row.not_after.isoformat().replace("+00:00", "Z")
+    for follower in (empty, hsm.Issuer(service.clock.at, name="Third CA")):
+        found = await hsm.good(service, "PUT", f"/issuers/{hsm.UID}", follower.put())
+        follower.issuer_id = found["issuer_id"]
+    await hsm.listed(service, issuer)
+    assert (await begun(service, issuer))["due"] is False
+    assert (await begun(service, issuer))["last_end"] == last
+    await hsm.listed(service, empty)
+    # One that signed nothing is needed by nobody from the moment when the other one followed.
+    followed = await service.store.read(lambda tx: tx.hsm.issuer(empty.issuer_id))
+    assert followed is not None
+    assert followed.superseded_at is not None
+    assert (await begun(service, empty))["last_end"] is not None
+
+
 async def test_a_list_is_due_first_and_after_each_revocation(service: Service) -> None:
     """What was begun is told again; a list that is served is due again when it is old, or knows too little."""
     issuer = await hsm.registered(service)

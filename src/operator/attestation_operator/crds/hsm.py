@@ -1,6 +1,7 @@
 """`attestation.itl.io/v1alpha1`: CA keys in attested hardware, as models (HSM-AND-KUBERNETES §§10, 11)."""
 
 # Algorithms for: ca-key, wrapped-key, certified-key
+# Longer than 500 lines: members of three kinds, one after the other.
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
@@ -31,6 +32,8 @@ LONGEST_CA = "262800h"
 """Thirty years."""
 SHORTEST_CHECK = "5s"
 LONGEST_CHECK = "10m"
+SHORTEST_PUBLISHED = "0s"
+LONGEST_PUBLISHED = "720h"
 SHORTEST_OFFER = "10m"
 LONGEST_OFFER = "168h"
 """Of how long an evidence is good for: a week at most."""
@@ -364,6 +367,27 @@ class ProvisioningSpec(Part):
         return self
 
 
+class RotationSpec(Part):
+    """One key after another."""
+
+    key: Annotated[int, Field(ge=1, le=999)] = Field(
+        default=1,
+        description="Number of the key that signs. One more: a new key is made, published, and signs after "
+        "`publishedFor`. The one before again, as long as it is retiring: back to it",
+    )
+    published_for: Annotated[Duration, within(SHORTEST_PUBLISHED, LONGEST_PUBLISHED)] = Field(
+        default="24h",
+        description="How long relying parties have to learn of a new key before it signs",
+        json_schema_extra=between(SHORTEST_PUBLISHED, LONGEST_PUBLISHED),
+    )
+    renew_before: Annotated[Duration, within(SHORTEST_LIFETIME, LONGEST_CA)] | None = Field(
+        default=None,
+        description="How long before its end the CA's certificate is made anew under the same key; "
+        "`policy.maxDuration` and 720h without, and half of its life at most",
+        json_schema_extra=between(SHORTEST_LIFETIME, LONGEST_CA),
+    )
+
+
 class IssuerSpec(Part):
     """Where the CA key is, how it comes there, and what it certifies."""
 
@@ -374,6 +398,10 @@ class IssuerSpec(Part):
                 "provisioning is for the mode Provisioned",
             ),
             ("self.mode != 'SelfSigned' || has(self.subject)", "the mode SelfSigned needs a subject"),
+            (
+                "self.mode == 'SelfSigned' || self.rotation.key == 1",
+                "rotation.key is for the mode SelfSigned",
+            ),
             ("self.hsmRef == oldSelf.hsmRef", "hsmRef cannot be changed"),
             ("self.mode == oldSelf.mode", "mode cannot be changed"),
         )
@@ -399,8 +427,10 @@ class IssuerSpec(Part):
     provisioning: ProvisioningSpec | None = Field(
         default=None, description="Who may hand the CA key over, and against which evidence"
     )
+    rotation: RotationSpec = Field(default=RotationSpec(), description="One key after another")
     deletion_policy: Literal["Retain", "Destroy"] = Field(
-        default="Retain", description="What becomes of the CA key when the issuer is deleted"
+        default="Retain",
+        description="What becomes of the CA key when the issuer is deleted, or another one followed it for good",
     )
 
     @model_validator(mode="after")
@@ -411,6 +441,8 @@ class IssuerSpec(Part):
             raise ValueError("the mode SelfSigned needs a subject")
         if self.mode == "SelfSigned" and self.policy.allow_ca and self.path_len == 0:
             raise ValueError("allowCA needs a pathLen of 1 or more")
+        if self.mode != "SelfSigned" and self.rotation.key != 1:
+            raise ValueError("rotation.key is for the mode SelfSigned")
         return self
 
 
@@ -424,12 +456,43 @@ class ClusterIssuerSpec(IssuerSpec):
         default=None, description="A key that is on the token already; one under the issuer's UID without"
     )
 
+    @model_validator(mode="after")
+    def _own_keys(self) -> ClusterIssuerSpec:
+        if self.key_ref is not None and self.rotation.key != 1:
+            raise ValueError("rotation.key is for keys that are made here, and keyRef names one")
+        return self
+
 
 class QARef(Part):
     """The QuoteAttestation by which the key comes."""
 
     namespace: Namespace = Field(description="Its namespace")
     name: Name = Field(description="Its name")
+
+
+class IssuerKey(Part):
+    """One of an issuer's keys."""
+
+    number: Annotated[int, Field(ge=1)] = Field(description="From 1, and none twice")
+    state: Literal["Next", "Active", "Retiring", "Retired"] = Field(
+        description="Next: to be trusted, signs `publishedFor` after `since`. Active: signs. Retiring: signs lists and "
+        "responders alone. Retired: signs nothing"
+    )
+    since: Instant = Field(description="Since when")
+    ca_certificate: Annotated[str, Field(max_length=MAX_PEM)] | None = Field(
+        default=None, alias="caCertificate", description="Of the CA, PEM"
+    )
+    cross_certificate: Annotated[str, Field(max_length=MAX_PEM)] | None = Field(
+        default=None, description="Of the same key, by the one before, PEM; none where pathLen is 0"
+    )
+    key_fingerprint: Digest | None = Field(default=None, description="As of the issuer")
+    key_origin: KeyOrigin | None = Field(default=None, description="As of the issuer")
+    issuer_id: Annotated[str, Field(max_length=32)] | None = Field(
+        default=None, alias="issuerID", description="As of the issuer"
+    )
+    crl_number: Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})] | None = Field(
+        default=None, description="As of the issuer, when it ceased to sign"
+    )
 
 
 class IssuerStatus(Kept):
@@ -452,6 +515,11 @@ class IssuerStatus(Kept):
         default=None, description="Of the newest list of the revoked that was published"
     )
     qa_ref: QARef | None = Field(default=None, description="The QuoteAttestation by which the key comes")
+    keys: Annotated[tuple[IssuerKey, ...], Field(max_length=32)] = Field(
+        default=(),
+        description="Every key, where there is or was more than one: relying parties trust Next, Active and Retiring",
+        json_schema_extra=listed("number"),
+    )
     conditions: Conditions = Field(
         default=(),
         description="Ready: it signs. Reasons: Initializing, Checked, Pending, Failed, AwaitingKey, KeyUnavailable, "

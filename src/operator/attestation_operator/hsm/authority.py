@@ -1,10 +1,13 @@
 """A CA whose key is on a token: its rules, its certificate by itself, and what proves that both belong together."""
 
+# Algorithms for: digest
 from __future__ import annotations
 
+import hashlib
 import secrets
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -21,6 +24,10 @@ from attestation_operator.crds.hsm import IssuerSpec
 from attestation_operator.durations import parse_duration
 from attestation_operator.hsm.objects import distinguished
 
+MAX_COMMON_NAME: Final = 64
+RENEWED_BEFORE: Final = timedelta(days=30)
+"""So long before the last moment a CA's certificate by itself is made anew, for relying parties to fetch it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
@@ -35,6 +42,7 @@ class Authority:
         crl_url: Where its list is, as certificates say it; None where they say nothing.
         ocsp_url: Likewise of OCSP.
         ca_url: Likewise of its certificate.
+        trusted: Certificates of the issuer's keys that sign no more, or not yet, DER: relying parties know them too.
     """
 
     issuer_id: str
@@ -45,6 +53,7 @@ class Authority:
     crl_url: str | None
     ocsp_url: str | None
     ca_url: str | None
+    trusted: tuple[bytes, ...] = ()
 
 
 def authority_of(spec: IssuerSpec, *, key: OpenKey, ca: IssuingCA, known: HSMIssuer) -> Authority:
@@ -79,24 +88,23 @@ def policy_of(spec: IssuerSpec) -> LeafPolicy:
     )
 
 
-def self_signed(spec: IssuerSpec, key: OpenKey, *, at: datetime) -> bytes:
+def self_signed(
+    spec: IssuerSpec, key: OpenKey, *, at: datetime, number: int = 1, subject: x509.Name | None = None
+) -> bytes:
     """Return the certificate of a CA key by itself, DER. Blocks: its token signs.
+
+    Args:
+        spec: What it says.
+        key: The key.
+        at: Now.
+        number: Of the key: from the second on it stands in the name, so that no two keys share one.
+        subject: The name that the key has already: lists and certificates say it.
 
     Raises:
         AttestationError: As `attestation.pki.external.make_ca`.
     """
-    assert spec.subject is not None
-    try:
-        subject = x509.Name(
-            [
-                x509.NameAttribute(x509.ObjectIdentifier(oid), text)
-                for oid, text in distinguished(spec.subject)
-            ]
-        )
-    except ValueError as e:
-        raise CAInvalid(f"spec.subject: {e}") from e
     return make_ca(
-        subject=subject,
+        subject=subject if subject is not None else _subject(spec, number),
         spki=spki_of(key),
         key=key.private_key,
         serial=serial_of(secrets.token_bytes(SERIAL_BYTES)),
@@ -104,6 +112,49 @@ def self_signed(spec: IssuerSpec, key: OpenKey, *, at: datetime) -> bytes:
         duration=parse_duration(spec.ca_duration),
         path_length=spec.path_len,
     )
+
+
+def _subject(spec: IssuerSpec, number: int) -> x509.Name:
+    assert spec.subject is not None
+    named = spec.subject
+    if number > 1:
+        behind = f" G{number}"
+        common = f"{named.common_name[: MAX_COMMON_NAME - len(behind)]}{behind}"
+        named = named.model_copy(update={"common_name": common})
+    try:
+        parts = [x509.NameAttribute(x509.ObjectIdentifier(oid), text) for oid, text in distinguished(named)]
+    except ValueError as e:
+        raise CAInvalid(f"spec.subject: {e}") from e
+    return x509.Name(parts)
+
+
+def renewal_due(spec: IssuerSpec, ca: IssuingCA, *, at: datetime) -> bool:
+    """Whether a CA's certificate by itself is to be made anew, under the same key and name.
+
+    Early enough that no certificate is cut short by it, and that everybody has the new one before the old one ends;
+    and not before half of its life.
+    """
+    said = spec.rotation.renew_before
+    before = parse_duration(said) if said else parse_duration(spec.policy.max_duration) + RENEWED_BEFORE
+    return at >= ca.not_after - min(before, (ca.not_after - ca.not_before) / 2)
+
+
+def subject_of(pem: str) -> x509.Name:
+    """Return the name of a CA."""
+    return x509.load_pem_x509_certificate(pem.encode()).subject
+
+
+def end_of(pem: str) -> datetime:
+    """Return when a certificate ends; the end of time where it is none, which others find out."""
+    try:
+        return x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc
+    except ValueError:
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def fingerprint_of(key: OpenKey) -> str:
+    """Return SHA-256 of a key's SubjectPublicKeyInfo, hex."""
+    return hashlib.sha256(spki_of(key)).hexdigest()
 
 
 def spki_of(key: OpenKey) -> bytes:

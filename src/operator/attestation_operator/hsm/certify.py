@@ -61,7 +61,7 @@ async def certified(
     if _spki(made) != content.spki:
         return HSMDiffers("the log has a certificate for another key under this request")
     chain = "".join(map(pem_of, (made, *authority.chain)))
-    return Issued(certificate=chain, ca=pem_of(authority.ca.certificate))
+    return Issued(certificate=chain, ca="".join(map(pem_of, (authority.ca.certificate, *authority.trusted))))
 
 
 def _spki(certificate: bytes) -> bytes:

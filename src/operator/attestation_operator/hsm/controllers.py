@@ -21,11 +21,13 @@ from attestation_operator.controller import Around, Round
 from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
 from attestation_operator.hsm import issuers, lists, modules, requests
 from attestation_operator.hsm.answers import checked_issuer
-from attestation_operator.hsm.authority import Authority, proven_ca, self_signed
+from attestation_operator.hsm.authority import Authority, proven_ca, self_signed, subject_of
 from attestation_operator.hsm.certify import certified
 from attestation_operator.hsm.issuance import Issuance
 from attestation_operator.hsm.issuers import Answer, Ask
-from attestation_operator.hsm.objects import Issuer, Module, read_issuer, read_module, seconds_of
+from attestation_operator.hsm.objects import Issuer, Module, label_of, read_issuer, read_module, seconds_of
+from attestation_operator.hsm.rotating import Rotating
+from attestation_operator.hsm.rotation import labels_of
 from attestation_operator.hsm.service import HSMService
 from attestation_operator.hsm.tokens import Tokens
 from attestation_operator.objects import (
@@ -71,6 +73,7 @@ class Standing:
         self.authorities: dict[str, Authority] = {}
         self.issuers: dict[Key, Raw] = {}
         self.modules: dict[Key, Raw] = {}
+        self.retiring: dict[str, Authority] = {}
         self.crl_numbers: dict[str, int] = {}
         self.known: dict[tuple[str, bytes], tuple[float, HSMIssuer | None]] = {}
 
@@ -180,6 +183,7 @@ class Issuers:
         self._service = service
         self._standing = standing
         self._threads = threads
+        self._rotating = Rotating(around, tokens, service, standing, threads)
         self._locks: dict[Key, asyncio.Lock] = {}
 
     @property
@@ -211,7 +215,15 @@ class Issuers:
             self._standing.issuers[key] = raw
             issuer = read_issuer(key.kind, raw)
             looked = await self._look(issuer)
-            begins = looked.authority is not None and issuer.uid not in self._standing.authorities
+            if looked.authority is not None:
+                module = await self._module(issuer)
+                assert module is not None  # without one nothing signs
+                assert module.spec is not None
+                looked = await self._rotating.turned(issuer, module.spec, looked)
+            before = self._standing.authorities.get(issuer.uid)
+            begins = looked.authority is not None and (
+                before is None or before.issuer_id != looked.authority.issuer_id
+            )
             if looked.authority is not None:
                 self._standing.authorities[issuer.uid] = looked.authority
             elif not looked.again:
@@ -226,7 +238,8 @@ class Issuers:
 
     async def keep_lists(self) -> None:
         """Sign the lists and responders that are due; what hinders one CA hinders no other."""
-        for authority in list(self._standing.authorities.values()):
+        standing = self._standing
+        for authority in [*standing.authorities.values(), *standing.retiring.values()]:
             await self._keep(authority)
 
     async def _keep(self, authority: Authority) -> None:
@@ -254,6 +267,7 @@ class Issuers:
         raw = self._standing.issuers.pop(key, None)
         if raw is not None:
             self._standing.authorities.pop(raw["metadata"]["uid"], None)
+            self._standing.retiring.pop(raw["metadata"]["uid"], None)
 
     async def _look(self, issuer: Issuer) -> issuers.Looked:
         module = await self._module(issuer)
@@ -293,14 +307,22 @@ class Issuers:
                 case Ask.FIND:
                     return await self._threads(lambda: self._tokens.open(token, issuer.key))
                 case Ask.MAKE:
-                    return await self._threads(lambda: self._tokens.make(token, issuer.uid, spec.key_type))
+                    label = label_of(issuer.uid, issuer.number)
+                    return await self._threads(lambda: self._tokens.make(token, label, spec.key_type))
                 case Ask.SELF_SIGN:
-                    return await self._threads(lambda: self_signed(spec, key, at=at))
+                    there = issuer.status.get("caCertificate")
+                    subject = subject_of(there) if there is not None else None
+                    return await self._threads(
+                        lambda: self_signed(spec, key, at=at, number=issuer.number, subject=subject)
+                    )
                 case Ask.TEST:
                     await self._threads(lambda: key.self_test(key.public_key))
                     return True
                 case Ask.DESTROY:
-                    return await self._threads(lambda: self._tokens.destroy(token, issuer.uid))
+                    labels = labels_of(issuer, at)
+                    return await self._threads(
+                        lambda: sum(self._tokens.destroy(token, each) for each in labels) > 0
+                    )
                 case Ask.REGISTER:
                     known: Answer = await self._registered(issuer, token, key)
                     return known

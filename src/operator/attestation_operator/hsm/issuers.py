@@ -4,7 +4,6 @@
 token or to the service; each may be asked again, and what it makes is looked up first, so a process may end anywhere.
 """
 
-# Algorithms for: digest
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -26,7 +25,16 @@ from attestation.errors import (
 from attestation.keys.open import OpenKey
 from attestation_operator.actions import Action, EmitEvent, MergeStatus, SetFinalizers, SetStatus
 from attestation_operator.conditions import said, with_conditions
-from attestation_operator.hsm.authority import Authority, authority_of, pem_of, proven_ca
+from attestation_operator.hsm import rotation
+from attestation_operator.hsm.authority import (
+    Authority,
+    authority_of,
+    end_of,
+    fingerprint_of,
+    pem_of,
+    proven_ca,
+    renewal_due,
+)
 from attestation_operator.hsm.modules import is_ready
 from attestation_operator.hsm.objects import MANAGER, READY, Issuer, Module, Reason, condition, seconds_of
 from attestation_operator.objects import FINALIZER, clipped
@@ -160,7 +168,9 @@ def _certified(case: Case, key: OpenKey) -> Looked:
         pem = pem_of(made)
     is_own = issuer.spec.mode == "SelfSigned"
     try:
-        ca = proven_ca(pem, key, at=case.at, by_itself=is_own) if pem is not None else None
+        # One by itself that has ended is renewed below, and the key's it is still.
+        at = min(case.at, end_of(pem)) if pem is not None and is_own else case.at
+        ca = proven_ca(pem, key, at=at, by_itself=is_own) if pem is not None else None
     except CAInvalid as e:
         return _state(case, _not(Reason.CA_INVALID, str(e)), after=AGAIN_SECONDS)
     if ca is None and pem is None and is_own:
@@ -168,11 +178,13 @@ def _certified(case: Case, key: OpenKey) -> Looked:
     if ca is None:
         words = "status.caCertificate is not that of the key on the token"
         return _state(case, _not(Reason.CERTIFICATE_MISMATCH, words), after=AGAIN_SECONDS)
+    if is_own and made is None and renewal_due(issuer.spec, ca, at=case.at):
+        return Looked(ask=Ask.SELF_SIGN)
     # 6. The certificate is written down before anything is signed, and only if the object is as it was read: of two
     # processes, or of one that was shown an old state, only one makes the CA.
     found = {
         "caCertificate": pem,
-        "keyFingerprint": _fingerprint(ca.spki),
+        "keyFingerprint": fingerprint_of(key),
         "keyOrigin": key.origin,
     }
     if isinstance(made, bytes):
@@ -257,13 +269,7 @@ def _not(reason: str, words: str) -> dict[str, Any]:
     return said(READY, reason, clipped(words), true=False)
 
 
-def _fingerprint(spki: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(spki).hexdigest()
-
-
-_KEPT: Final = ("caCertificate", "keyFingerprint", "keyOrigin", "issuerID", "crlNumber", "qaRef")
+_KEPT: Final = ("caCertificate", "keyFingerprint", "keyOrigin", "issuerID", "crlNumber", "qaRef", "keys")
 
 
 def _state(
@@ -278,8 +284,10 @@ def _state(
     issuer = case.issuer
     kept = {name: issuer.status[name] for name in _KEPT if issuer.status.get(name) is not None}
     status = {"observedGeneration": issuer.generation, **kept, **(found or {})}
-    ours = [each for each in issuer.status.get("conditions") or () if each.get("type") == READY]
-    status["conditions"] = with_conditions(ours, [ready], generation=issuer.generation, at=case.at)
+    types = (READY, rotation.CURRENT)
+    ours = [each for each in issuer.status.get("conditions") or () if each.get("type") in types]
+    said_now = [ready, *rotation.conditions_of(issuer, case.at)]
+    status["conditions"] = with_conditions(ours, said_now, generation=issuer.generation, at=case.at)
     if {name: value for name, value in issuer.status.items() if name != "kopf"} == status:
         return Looked(after=after)
     return Looked(

@@ -38,6 +38,20 @@ ISSUER_KINDS: Final[Mapping[str, Kind]] = {each.kind: each for each in (HSM_ISSU
 READY: Final = "Ready"
 
 
+class KeyState(StrEnum):
+    """What a key of an issuer does (`rotation`)."""
+
+    NEXT = "Next"
+    ACTIVE = "Active"
+    RETIRING = "Retiring"
+    RETIRED = "Retired"
+
+
+def label_of(uid: str, number: int) -> str:
+    """Return the label of an issuer's key on its token: the UID, with the number from the second on."""
+    return uid if number == 1 else f"{uid}-{number}"
+
+
 class Reason(StrEnum):
     """Why an issuer is ready or not."""
 
@@ -136,7 +150,14 @@ class Issuer:
     def key(self) -> KeyName:
         """Its key on the token."""
         ref = self.spec.key_ref if isinstance(self.spec, ClusterIssuerSpec) else None
-        return KeyName(label=self.uid) if ref is None else KeyName(label=ref.label, id=ref.id)
+        label = label_of(self.uid, self.number)
+        return KeyName(label=label) if ref is None else KeyName(label=ref.label, id=ref.id)
+
+    @property
+    def number(self) -> int:
+        """Number of the key that signs."""
+        keys = self.status.get("keys") or ()
+        return next((int(each["number"]) for each in keys if each["state"] == KeyState.ACTIVE), 1)
 
     @property
     def has_own_key(self) -> bool:

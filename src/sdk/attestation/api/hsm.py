@@ -59,7 +59,10 @@ MAX_VALID_SECONDS = 168 * 3600
 """So long an issuer may wait for its key (`validFor`)."""
 
 IssuerKind = Literal["HsmIssuer", "HsmClusterIssuer"]
-RequestKind = Literal["CertificateRequest", "CertificateSigningRequest", "HsmCertificate"]
+RequestKind = Literal[
+    "CertificateRequest", "CertificateSigningRequest", "HsmCertificate", "HsmIssuer", "HsmClusterIssuer"
+]
+"""Who asks; an issuer does when one of its keys certifies the next."""
 KeyOrigin = Literal["generated", "provisioned", "tpm", "file"]
 Purpose = Literal["KeyProvisioning", "CsrAttestation"]
 Verdict = Literal["verified", "failed", "indeterminate"]
@@ -199,6 +202,11 @@ class HSMList(Wire):
     next_update: datetime | None = None
     again_at: datetime | None = Field(
         default=None, description="When to ask again at the latest; earlier where the revision grew"
+    )
+    last_end: datetime | None = Field(
+        default=None,
+        description="Of a key that another one of the same issuer followed: when its last certificate ends, so nobody "
+        "asks about it a day later; null of a key that signs, and where a list is due first",
     )
 
 

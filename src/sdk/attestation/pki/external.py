@@ -211,27 +211,36 @@ def make_ca(
 
 
 def make_cross(
-    *, of: IssuingCA, by: IssuingCA, key: SigningKey, serial: int, at: datetime, crl_url: str, ca_url: str
+    *,
+    of: IssuingCA,
+    by: IssuingCA,
+    key: SigningKey,
+    serial: int,
+    validity: tuple[datetime, datetime],
+    crl_url: str | None,
+    ca_url: str | None,
 ) -> bytes:
     """Return a certificate of the CA *of* by the CA *by*, its predecessor or successor (§8, rotation), DER.
 
-    It lives until the first of the two ends, and nothing but end entities stands below it.
+    Nothing but end entities stands below it.
 
     Args:
         of: Whose key and name it certifies.
         by: Who certifies.
         key: Private key of *by*.
         serial: 20 bytes as a number.
-        at: Now, UTC.
-        crl_url: Where the list of *by* is.
-        ca_url: Where the certificate of *by* is, DER.
+        validity: Of `cross_validity`.
+        crl_url: Where the list of *by* is; None where its certificates do not say.
+        ca_url: Where the certificate of *by* is, DER; likewise.
 
     Raises:
         CertificateNotConformant: As `sign_content`; the path length of *by* leaves no room.
     """
-    begin, end = _validity(at, MAX_CA_DURATION, min(of.not_after, by.not_after))
+    begin, end = validity
+    told = {Pointer.CRL: crl_url, Pointer.CA: ca_url}
+    pointers = frozenset(kind for kind, url in told.items() if url is not None)
     content = CertificateContent(
-        profile=_ca_profile(0, pointers=frozenset({Pointer.CRL, Pointer.CA}), policies=(ANY_POLICY,)),
+        profile=_ca_profile(0, pointers=pointers, policies=(ANY_POLICY,)),
         serial=serial,
         subject=of.subject,
         issuer_subject=by.subject,
@@ -244,6 +253,21 @@ def make_cross(
         ca_url=ca_url,
     )
     return sign_content(content, ca=by, key=key)
+
+
+def cross_validity(
+    *, of: IssuingCA, by: IssuingCA, at: datetime, duration: timedelta = MAX_CA_DURATION
+) -> tuple[datetime, datetime]:
+    """Return begin and end of a certificate of *of* by *by*: within the life of both, whole seconds, UTC.
+
+    Args:
+        of: Whose key is certified.
+        by: Who certifies.
+        at: Now, UTC.
+        duration: How long it lives at most.
+    """
+    begin, end = _validity(at, duration, min(of.not_after, by.not_after))
+    return max(begin, of.not_before, by.not_before), end
 
 
 def make_responder(

@@ -197,6 +197,9 @@ _LISTED = Prepared(
     .order_by(_T.c.serial)
     .limit(bindparam("rows"))
 )
+_LAST_END = Prepared(
+    select(func.max(_T.c.not_after)).where(_T.c.issuer_id == bindparam("of_issuer"), _T.c.state != "void")
+)
 _PURGE_CERTIFICATES = Prepared(
     delete(_T).where(
         _T.c.id.in_(
@@ -375,6 +378,11 @@ class HSM:
         """
         rows = self._sql.rows(_LISTED, of_issuer=issuer_id, after=to_micros(ends_after), rows=most)
         return [ListedCertificate(row[0], from_micros(row[1]), row[2]) for row in rows]
+
+    def last_end(self, issuer_id: str) -> datetime | None:
+        """Return when the last certificate ends that a key signed, or may be signing; None where there is none."""
+        (row,) = self._sql.rows(_LAST_END, of_issuer=issuer_id)
+        return None if row[0] is None else from_micros(row[0])
 
     def begin_crl(self, begun: HSMBegunCRL, at: datetime) -> bool:
         """Begin the next list of a key; False where its number is another one's."""

@@ -9,7 +9,9 @@ from typing import Literal
 from attestation.store.issuances import RevocationReason
 
 HSMIssuerKind = Literal["HsmIssuer", "HsmClusterIssuer"]
-HSMRequestKind = Literal["CertificateRequest", "CertificateSigningRequest", "HsmCertificate"]
+HSMRequestKind = Literal[
+    "CertificateRequest", "CertificateSigningRequest", "HsmCertificate", "HsmIssuer", "HsmClusterIssuer"
+]
 HSMKeyOrigin = Literal["generated", "provisioned", "tpm", "file"]
 HSMCertificateState = Literal["reserved", "issued", "revoked", "void"]
 

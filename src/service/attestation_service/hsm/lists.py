@@ -143,7 +143,14 @@ def _fresh(tx: Tx, issuer: HSMIssuer, settings: Settings, at: datetime) -> HSMLi
     again = min(this_update + timedelta(seconds=settings.crl_refresh_seconds), next_update)
     if revision < issuer.revision or at >= again:
         return None
-    return HSMList(due=False, revision=issuer.revision, again_at=again)
+    return HSMList(due=False, revision=issuer.revision, again_at=again, last_end=_last_end(tx, issuer))
+
+
+def _last_end(tx: Tx, issuer: HSMIssuer) -> datetime | None:
+    """Return when nobody needs a key any more that another one followed; None of one that signs."""
+    if issuer.superseded_at is None:
+        return None
+    return tx.hsm.last_end(issuer.issuer_id) or issuer.superseded_at
 
 
 def _begin(begun: HSMBegunCRL, at: datetime, tx: Tx) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +40,17 @@ def test_a_responder_is_certified_whatever_becomes_of_the_list() -> None:
     log.failing["begin_list"] = [ServiceAway("away")]
     asyncio.run(issuers(log, standing).keep_lists())
     assert log.asked == ["begin_list", "responder"]
+
+
+def test_a_key_that_retires_signs_its_list_and_responder_as_before() -> None:
+    """Its certificates are asked about until the last has ended."""
+    log, standing = there(), Standing()
+    found = issuers(log, standing)
+    standing.retiring[UID] = replace(authority(), issuer_id="cd" * 8)
+    log.issuers["cd" * 8] = log.issuers[known().issuer_id]
+    asyncio.run(found.keep_lists())
+    assert set(log.lists) == {known().issuer_id, "cd" * 8}
+    assert log.asked.count("responder") == 2
 
 
 def test_what_a_process_before_published_is_not_signed_again() -> None:

@@ -15,11 +15,15 @@ from attestation.errors import (
     SignerUnavailable,
 )
 from attestation_operator.actions import EmitEvent, MergeStatus, SetFinalizers, SetStatus
+from attestation_operator.crds.hsm import IssuerSpec
 from attestation_operator.errors import ServiceAway
+from attestation_operator.hsm.authority import pem_of, self_signed, subject_of
 from attestation_operator.hsm.issuers import Ask, Case, Looked, reconcile
-from attestation_operator.objects import FINALIZER
+from attestation_operator.objects import FINALIZER, HSM_ISSUER
+from tests.fixtures.hsm_kinds import GOOD
 from tests.unit.operator.hsm.world import (
     AT,
+    SPEC,
     ca_pem,
     ca_pem_by_another,
     cluster_issuer,
@@ -181,11 +185,28 @@ def test_a_certificate_that_the_key_does_not_prove_is_not_used(pem: str) -> None
 
 
 def test_an_expired_ca_signs_nothing() -> None:
-    """Each leaf would be refused."""
-    assert state(look(MADE, answers={Ask.FIND: key()}, at=AT + timedelta(days=4000))) == (
+    """Each leaf would be refused; what came from elsewhere nobody here makes anew."""
+    handed = {"mode": "Provisioned", "provisioning": GOOD[HSM_ISSUER][0]["provisioning"]}
+    assert state(look(MADE, answers={Ask.FIND: key()}, at=AT + timedelta(days=4000), **handed)) == (
         "False",
         "CAInvalid",
     )
+
+
+@pytest.mark.parametrize("days", [3531, 4000], ids=["before-its-end", "after-its-end"])
+def test_a_ca_by_itself_is_made_anew_under_the_same_key(days: int) -> None:
+    """So early that no certificate is cut short by it, or late; written down before anything is signed."""
+    at, answers = AT + timedelta(days=days), {Ask.FIND: key()}
+    assert look(MADE, answers=answers, at=AT + timedelta(days=3529)).ask is Ask.TEST
+    assert look(MADE, answers=answers, at=at).ask is Ask.SELF_SIGN
+    renewed = self_signed(IssuerSpec.model_validate(SPEC), key(), at=at, subject=subject_of(ca_pem()))
+    looked = look(MADE, answers=answers | {Ask.SELF_SIGN: renewed}, at=at)
+    [written] = looked.actions
+    assert isinstance(written, MergeStatus)
+    assert written.status["caCertificate"] == pem_of(renewed)
+    assert looked.again
+    failed = look(MADE, answers=answers | {Ask.SELF_SIGN: SignerUnavailable("away")}, at=at)
+    assert state(failed) == ("False", "KeyUnavailable")
 
 
 def test_it_signs_and_the_service_knows_it_before_it_is_ready() -> None:
@@ -224,10 +245,10 @@ def test_the_end_of_the_ca_is_told_a_month_before() -> None:
     """By condition and event."""
     answers: dict[Ask, Any] = {Ask.FIND: key(), Ask.TEST: True, Ask.REGISTER: known()}
     at = AT + timedelta(days=3630)
-    looked = look(MADE, answers=answers, at=at)
+    looked = look(MADE, answers=answers, at=at, rotation={"renewBefore": "5m"})
     assert [each.reason for each in looked.actions if isinstance(each, EmitEvent)] == ["CAExpires"]
     assert looked.authority is not None
-    early = look(MADE, answers=answers, at=AT + timedelta(days=3600))
+    early = look(MADE, answers=answers, at=AT + timedelta(days=3600), rotation={"renewBefore": "5m"})
     assert not [each for each in early.actions if isinstance(each, EmitEvent)]
 
 
