@@ -260,3 +260,61 @@ def test_what_ended_long_ago_goes(store: Store) -> None:
         return gone, [each.serial[-1] for each in tx.hsm.certificates("a" * 16, None, None, 9).items]
 
     assert store.write_sync(work) == (1, ["3", "2"])
+
+
+def test_a_key_goes_when_nothing_is_kept_of_it(store: Store) -> None:
+    """With its lists and answers; not before it ended or was followed, nor while a certificate of it is kept."""
+    delegate = HSMDelegate(
+        issuer_id="a" * 16, state="pending", serial="1", request=b"r", sealed_key=b"k", made_at=NOW
+    )
+    listed = StoredCRL(issuer_id="a" * 16, number=1, revision=0, entries=0, this_update=NOW,
+                       next_update=NOW + HOUR, crl=b"l")  # fmt: skip
+
+    def work(tx: Tx) -> list[int]:
+        tx.hsm.register(issuer(not_after=NOW))
+        tx.hsm.register(issuer("b" * 16, not_after=NOW))
+        tx.hsm.register(issuer("c" * 16))
+        tx.hsm.register(issuer("d" * 16, superseded_at=NOW))
+        tx.hsm.register(issuer("e" * 16, superseded_at=NOW + 2 * HOUR))
+        tx.hsm.put_delegate(delegate)
+        tx.hsm.put_crl(listed)
+        tx.hsm.reserve(certificate(issuer_id="b" * 16, not_after=NOW + 9 * HOUR))
+        return [tx.hsm.purge(NOW + HOUR, 10), tx.hsm.purge(NOW + HOUR, 10)]
+
+    assert store.write_sync(work) == [2, 0]
+    kept = store.read_sync(lambda tx: [each for each in "abcde" if tx.hsm.issuer(each * 16) is not None])
+    assert kept == ["b", "c", "e"]
+    assert store.read_sync(lambda tx: (tx.hsm.crl("a" * 16), tx.hsm.delegate("a" * 16, "pending"))) == (
+        None,
+        None,
+    )
+
+
+def test_what_a_cluster_has_is_counted(store: Store) -> None:
+    """Keys, serial numbers that are being signed or were given up and have not ended, nonces that are good."""
+    nonce = HSMNonce(nonce_sha256="n", cluster_id="default", signer_uid="u", purpose="KeyProvisioning",
+                     issued_at=NOW, expires_at=NOW + HOUR, evidence_type="sgx")  # fmt: skip
+
+    def work(tx: Tx) -> None:
+        tx.hsm.register(issuer())
+        tx.hsm.register(issuer("b" * 16))
+        tx.hsm.register(issuer("c" * 16, cluster_id="other"))
+        for number, where in enumerate("aabbc"):
+            tx.hsm.reserve(certificate(number, issuer_id=where * 16))
+        tx.hsm.void(certificate(0), "why", NOW)
+        for name, cluster_id in (("1", "default"), ("2", "default"), ("3", "other")):
+            tx.hsm_quotes.issue(replace(nonce, nonce_sha256=name, cluster_id=cluster_id))
+
+    store.write_sync(work)
+
+    def counted(tx: Tx) -> list[int]:
+        late = NOW + 24 * HOUR
+        return [
+            *(tx.hsm.keys_of("default", most) for most in (9, 1)),
+            *(tx.hsm.open("default", most) for most in (9, 2)),
+            *(tx.hsm.given_up(each * 16, NOW, 9) for each in "ab"),
+            tx.hsm.given_up("a" * 16, late, 9),
+            *(tx.hsm_quotes.alive("default", at, 9) for at in (NOW, NOW + HOUR)),
+        ]
+
+    assert store.read_sync(counted) == [2, 1, 3, 2, 1, 0, 0, 2, 0]

@@ -206,6 +206,7 @@ class Settings(BaseSettings):
     tpm_ca_bundle_dir: Path | None = None
     tpm_crl_dir: Path | None = None
     ak_ca_dir: Path | None = None
+    hsm_vendor_dir: Path | None = None
     tpm_revocation: Literal["record", "fail-closed"] = "record"
     ek_expiry: Literal["record", "fail"] = "record"
 

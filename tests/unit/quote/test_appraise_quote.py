@@ -222,7 +222,11 @@ def test_a_key_that_signs_in_a_tpm() -> None:
 def test_certifications_that_prove_nothing() -> None:
     """By an AK that nobody knows or another one, for another question, about another key, no certification."""
     for missing in ({"ak": None}, {"ek": None}):
-        assert failed(in_a_tpm(**missing)) == ["quote-evidence"]
+        unknown = in_a_tpm(**missing)
+        assert unknown.verdict is Verdict.INDETERMINATE
+        assert [each.check for each in unknown.outcomes if isinstance(each, Undecided)] == [
+            "quote-attestation-key"
+        ]
     assert failed(in_a_tpm(ak=tpm_kit.OTHER_AK.public)) == ["quote-evidence"]
     assert failed(in_a_tpm(nonce=bytes(32))) == ["quote-question", "quote-evidence"]
     other = tpm_kit.key("rsa2048", attributes=tpm_kit.DECRYPT)

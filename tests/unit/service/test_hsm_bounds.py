@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from attestation.store import RateLimit
-from attestation_service.hsm import bounds, issuance
+from attestation_service.hsm import bounds, issuance, lists
 from tests.unit.service import hsm_requests as hsm
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.realm import a_key as cluster_key
@@ -103,6 +103,16 @@ async def test_a_ca_is_valid_for_so_long(start: Starter) -> None:
         answer = await hsm.ask(service, "PUT", f"/issuers/{hsm.UID}", body)
         assert answer.status_code == status, days
         assert days == 29 or "ITL_HSM_CA_DAYS" in answer.json()["detail"]
+
+
+async def test_a_list_names_so_many(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that would be longer than what is taken in is not begun: the key is to be replaced."""
+    issuer = await hsm.registered(service)
+    for name, limit, status in (("one", 1, 200), ("two", 1, 422), ("three", 3, 200)):
+        await hsm.revoke(service, issuer, await hsm.issued(service, issuer, name))
+        monkeypatch.setattr(lists, "MAX_LISTED", limit)
+        answer = await hsm.ask(service, "GET", f"/issuers/{issuer.issuer_id}/crl")
+        assert answer.status_code == status, name
 
 
 async def test_so_many_nonces_are_good(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.evidence import test_hsm_key as hsm_kit
 from tests.unit.service import hsm_requests as hsm
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode
@@ -91,3 +93,13 @@ async def test_other_evidence_asks_for_no_machine(service: Service, judge: Judge
     assert judge.cases[0].ak is None
     (told,) = await service.audit(action="hsm_quote_judged")
     assert "verified" in told["detail"]
+
+
+async def test_roots_of_makers_are_those_of_the_setting(start: Starter, judge: Judge, tmp_path: Path) -> None:
+    """Evidence of an HSM is judged under them; without the setting under none."""
+    (root,) = hsm_kit.ROOTS
+    (tmp_path / "maker.der").write_bytes(root.der)
+    for uid, folder, pinned in (("qa-1", None, []), ("qa-2", tmp_path, [root.sha256])):
+        service = await hsm.serving(start, hsm_vendor_dir=folder)
+        await put(service, envelope(service, await nonce(service, evidence_type="hsm-x509")), uid)
+        assert [each.sha256 for each in judge.cases[-1].endorsements] == pinned

@@ -109,6 +109,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_TPM_VERIFY_CA_STRICT": ("true", True),
     "ITL_TPM_CA_BUNDLE_DIR": ("/bundle", Path("/bundle")),
     "ITL_AK_CA_DIR": ("/ak-cas", Path("/ak-cas")),
+    "ITL_HSM_VENDOR_DIR": ("/makers", Path("/makers")),
     "ITL_COLLATERAL_FETCH": ("true", True),
     "ITL_COLLATERAL_DIR": ("/collateral", Path("/collateral")),
     "ITL_COLLATERAL_WAIT_SECONDS": ("1.5", 1.5),

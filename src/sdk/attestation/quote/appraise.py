@@ -34,6 +34,7 @@ from attestation.errors import (
 )
 from attestation.evidence import tcs_kmra
 from attestation.quote.case import (
+    AK,
     NULL,
     OF_A_TPM,
     POLICY,
@@ -62,7 +63,7 @@ HARDWARE_TIER: Final = "hardware"
 COMPAT_TIER: Final = "compat"
 NO_TIER: Final = "none"
 """Of no evidence at all."""
-CHECKS: Final = (QUESTION, TIME, AUTHENTIC, POLICY, RESIDENT, ROOT, USE)
+CHECKS: Final = (QUESTION, TIME, AUTHENTIC, AK, POLICY, RESIDENT, ROOT, USE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

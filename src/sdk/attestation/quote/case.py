@@ -18,6 +18,7 @@ NULL: Final = "null"
 OF_A_TPM: Final = frozenset({"tpm-certify", "tpm-quote"})
 """Types whose binding is the qualifyingData of a TPM, 32 bytes."""
 
+AK: Final = Check(name="quote-attestation-key")
 POLICY: Final = Check(name="quote-policy")
 RESIDENT: Final = Check(name="quote-key-resident")
 

@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Final
 
 from attestation.appraisal.tpm import TPM, Expected, UnverifiedEvidence, no_advisories
-from attestation.errors import EvidenceRejected
+from attestation.errors import EndorsementMissing
 from attestation.evidence import key_certification, tpm_quote
 from attestation.evidence.key_certification import KeyMode
-from attestation.quote.case import RESIDENT, Judged, QuoteCase, binding_of, in_words, key_shown
+from attestation.quote.case import AK, RESIDENT, Judged, QuoteCase, binding_of, in_words, key_shown
 from attestation.quote.envelope import Envelope, Purpose
 from attestation.results import Outcome
 from attestation.tpm import Public
@@ -34,10 +34,10 @@ def _of_the_machine(case: QuoteCase) -> tuple[Public, Public]:
     """Return AK and EK.
 
     Raises:
-        EvidenceRejected: None is known: no statement counts.
+        EndorsementMissing: None is known: no statement counts, and none is refused.
     """
     if case.ak is None or case.ek is None:
-        raise EvidenceRejected("no attestation key is known whose statements count")
+        raise EndorsementMissing([AK.undecided("no attestation key is known whose statements count")])
     return case.ak, case.ek
 
 

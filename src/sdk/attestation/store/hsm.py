@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal
 
-from sqlalchemy import Select, and_, bindparam, delete, exists, func, literal, select, text, update
+from sqlalchemy import Select, and_, bindparam, delete, exists, func, literal, or_, select, text, update
 
 from attestation.clock import from_micros, to_micros
 from attestation.store.codec import binds, codec
@@ -102,7 +102,7 @@ _GIVEN_UP = _counted(
 _ENDED_KEYS = Prepared(
     select(_I.c.issuer_id)
     .where(
-        _I.c.not_after < bindparam("before"),
+        or_(_I.c.not_after < bindparam("before"), _I.c.superseded_at < bindparam("before")),
         ~exists(select(literal(1)).where(_T.c.issuer_id == _I.c.issuer_id)),
     )
     .limit(bindparam("rows"))
@@ -431,7 +431,7 @@ class HSM:
     def purge(self, before: datetime, limit: int) -> int:
         """Delete up to *limit* certificates that ended before *before*; return how many.
 
-        And as many keys whose own certificate ended before it, once nothing is kept that they issued.
+        And as many keys that ended before it, or were followed by others, once nothing is kept that they issued.
         """
         gone = self._sql.run(_PURGE_CERTIFICATES, before=to_micros(before), rows=limit)
         ended = self._sql.rows(_ENDED_KEYS, before=to_micros(before), rows=limit)

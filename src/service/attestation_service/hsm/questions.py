@@ -96,7 +96,9 @@ def judge_machine(tx: Tx, asked: HSMNonce, at: datetime) -> list[Outcome]:
 
 
 def endorsements_of(tx: Tx, envelope: Envelope, evidence_type: str, res: Resources) -> Any:
-    """Return what vouches for confidential hardware, of what is kept here."""
+    """Return what vouches for hardware, of what is kept here."""
+    if evidence_type == "hsm-x509":
+        return res.anchors.hsm
     kind, member = _HARDWARE.get(evidence_type, (None, ""))
     if kind is None:
         return None

@@ -21,7 +21,7 @@ from attestation.endorsements.ak_certificate import AKAnchors
 from attestation.endorsements.bundle import BundleEntry, RevocationMode, Role, TrustBundle
 from attestation.endorsements.bundle import entry_of as bundle_entry
 from attestation.endorsements.certificate import parse_certificate
-from attestation.endorsements.path import Expiry
+from attestation.endorsements.path import CertificateIndex, Expiry
 from attestation.endorsements.revocation import CRL, MAX_CRL_BYTES, CRLStore, parse_crl
 from attestation.endorsements.vendors import SIMULATOR
 from attestation.errors import BundleInvalid, MalformedEvidence
@@ -46,6 +46,9 @@ class Anchors:
     Args:
         settings: Folder, revocation lists and modes.
 
+    Attributes:
+        hsm: Roots of makers of HSMs.
+
     Raises:
         BundleInvalid: A file of the bundle, or a revocation list, breaks a rule.
         SettingsInvalid: ITL_TPM_VERIFY_CA_STRICT, and there is no usable anchor.
@@ -65,6 +68,9 @@ class Anchors:
         )
         self._ak: Final = (
             load_anchors(settings.ak_ca_dir) if settings.ak_ca_dir is not None else AKAnchors(())
+        )
+        self.hsm: Final = CertificateIndex(
+            load_anchors(settings.hsm_vendor_dir) if settings.hsm_vendor_dir is not None else ()
         )
         self._base = base
         self._remembered: tuple[tuple[object, ...], TrustBundle] = ((), self._base)
