@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from attestation_cli.plugin import Column, Session, checked, listing, moment_cell, printing, time_cell
+from attestation_operator.commands.hsm_convert import convert_file
 from attestation_operator.commands.hsm_wrap import sign_bundle_too, verify, wrap
 
 LIMIT = click.option(
@@ -138,3 +139,4 @@ def _request(one: Any) -> str:
 group.add_command(verify)
 group.add_command(wrap)
 group.add_command(sign_bundle_too)
+group.add_command(convert_file)
