@@ -51,6 +51,7 @@ KINDS: Final = (
 )
 CONTROLLER_RULES: Final = (
     role_rule(KIND, KINDS, "get list watch patch"),
+    role_rule(KIND, ["quoteattestations"], "create delete"),
     role_rule(KIND, [f"{each}/status" for each in KINDS], "patch"),
     role_rule(CERT_MANAGER, ["certificaterequests"], "get list watch"),
     role_rule(CERT_MANAGER, ["certificaterequests/status"], "patch"),

@@ -96,3 +96,9 @@ class AnswerInvalid(Unavailable):
     """The service answered what cannot be: nothing is signed, and nobody is given anything, because of it."""
 
     code = "answer-invalid"
+
+
+class EvidenceUnavailable(AttestationError):
+    """No evidence can be collected: the deployment lists nothing that makes it, or what it lists did not."""
+
+    code = "evidence-unavailable"

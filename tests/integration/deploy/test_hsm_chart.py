@@ -63,6 +63,7 @@ LARGE: dict[str, Any] = {
         ],
         "tpms": [{"name": "tpm0", "device": "device:/dev/tpmrm0"}],
         "tpmKeys": {"persistentVolumeClaim": {"claimName": "tpm-keys"}},
+        "evidencePrograms": [{"name": "enclave", "path": "/opt/enclave/bin/quote"}],
         "pinSecrets": ["yubihsm-pin", "luna-pin"],
         "env": [{"name": "YUBIHSM_PKCS11_CONF", "value": "/opt/yubihsm/yubihsm_pkcs11.conf"}],
         "volumes": [{"name": "yubihsm", "hostPath": {"path": "/opt/yubihsm", "type": "Directory"}}],
@@ -175,6 +176,7 @@ def test_the_controller_is_told_what_the_chart_lists(documents: Documents) -> No
         "yubihsm": "/opt/yubihsm/lib/yubihsm_pkcs11.so",
         "luna": "/opt/luna/lib/libCryptoki2_64.so",
     }
+    assert {name: str(path) for name, path in read.programs.items()} == {"enclave": "/opt/enclave/bin/quote"}
     assert read.tpm_places == {"tpm0": "device:/dev/tpmrm0"}
     assert (read.workers, read.max_retry_seconds) == (16, 30)
     assert {f"ITL_OPERATOR_{name.upper()}" for name in HsmSettings.__annotations__} <= told.keys()

@@ -348,7 +348,7 @@ class ProvisioningSpec(Part):
     evidence: EvidenceSpec = Field(description="How the hardware proves itself")
     evidence_policy_ref: NamedRef | None = Field(
         default=None,
-        description="An AttestationPolicy with the reference values, of the issuer's namespace or the controller's",
+        description="A policy of the attestation service, by its name: what is expected of the hardware",
     )
     secret_ref: NamedRef | None = Field(
         default=None, description="Where the bundle is put; `<issuer>-cacert` without"
@@ -523,8 +523,8 @@ class IssuerStatus(Kept):
     conditions: Conditions = Field(
         default=(),
         description="Ready: it signs. Reasons: Initializing, Checked, Pending, Failed, AwaitingKey, KeyUnavailable, "
-        "KeyAmbiguous, KeyUnsupported, EvidenceUnavailable, CertificateMismatch, BundleRejected, UnwrapFailed, "
-        "Expired, CAInvalid",
+        "KeyAmbiguous, KeyUnsupported, EvidenceUnavailable, EvidenceFailed, CertificateMismatch, BundleRejected, "
+        "UnwrapFailed, Expired, CAInvalid",
         json_schema_extra=listed("type"),
     )
 

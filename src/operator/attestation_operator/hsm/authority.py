@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Final
 
 from cryptography import x509
@@ -36,7 +38,8 @@ class Authority:
     Args:
         issuer_id: How the service calls its key.
         ca: Its certificate.
-        chain: What certifies it, nearest first, DER; empty where it is self-signed.
+        chain: What is handed out behind a leaf: itself and what certifies it, nearest first, without a certificate
+            that is by itself; DER.
         key: Its key.
         policy: What it certifies.
         crl_url: Where its list is, as certificates say it; None where they say nothing.
@@ -56,12 +59,14 @@ class Authority:
     trusted: tuple[bytes, ...] = ()
 
 
-def authority_of(spec: IssuerSpec, *, key: OpenKey, ca: IssuingCA, known: HSMIssuer) -> Authority:
-    """Return the CA of an issuer that the service knows."""
+def authority_of(
+    spec: IssuerSpec, *, key: OpenKey, ca: IssuingCA, known: HSMIssuer, chain: Sequence[bytes] = ()
+) -> Authority:
+    """Return the CA of an issuer that the service knows; *chain* is its certificate and those above it, DER."""
     return Authority(
         issuer_id=known.issuer_id,
         ca=ca,
-        chain=(),
+        chain=tuple(each for each in chain if not _is_by_itself(each)),
         key=key.private_key,
         policy=policy_of(spec),
         crl_url=known.crl_url if spec.crl.distribution_point else None,
@@ -173,15 +178,48 @@ def proven_ca(pem: str, key: OpenKey, *, at: datetime, by_itself: bool) -> Issui
         CAInvalid: It is of this key, and no certificate with which a CA may issue.
     """
     try:
-        certificate = x509.load_pem_x509_certificate(pem.encode())
-        der = certificate.public_bytes(Encoding.DER)
+        chain = chain_of(pem)
+        certificate = x509.load_der_x509_certificate(chain[0])
         if certificate.public_key() != key.public_key:
             return None
         if by_itself:
             certificate.verify_directly_issued_by(certificate)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return None
-    return read_ca(der, at=at)
+    return demand_chain(chain, at=at)
+
+
+def demand_chain(chain: Sequence[bytes], *, at: datetime) -> IssuingCA:
+    """Return the CA whose certificate is the first of *chain*, DER; each of them may issue, and issued the one before.
+
+    Raises:
+        CAInvalid: One is none with which a CA may issue now, or a certificate that is not by itself stands alone.
+    """
+    ca, *above = (read_ca(each, at=at) for each in chain)
+    if not above and not _is_by_itself(chain[0]):
+        raise CAInvalid("the CA certificate is by another CA, whose certificate must stand behind it")
+    for lower, upper in pairwise(map(x509.load_der_x509_certificate, chain)):
+        try:
+            lower.verify_directly_issued_by(upper)
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as e:
+            raise CAInvalid(
+                f"the CA certificate {upper.subject.rfc4514_string()} did not issue the one before it"
+            ) from e
+    return ca
+
+
+def _is_by_itself(certificate: bytes) -> bool:
+    found = x509.load_der_x509_certificate(certificate)
+    return found.issuer == found.subject
+
+
+def chain_of(pem: str) -> list[bytes]:
+    """Return certificates in PEM as DER, in their order.
+
+    Raises:
+        ValueError: There is none.
+    """
+    return [each.public_bytes(Encoding.DER) for each in x509.load_pem_x509_certificates(pem.encode())]
 
 
 def pem_of(certificate: bytes) -> str:

@@ -8,8 +8,12 @@ from typing import Any
 from attestation.clock import Clock
 from attestation_operator.controller import Around
 from attestation_operator.hsm.controllers import Issuers, Modules, Requests, Standing, Threads
+from attestation_operator.hsm.evidence import Collectors
 from attestation_operator.hsm.issuance import Issuance
-from attestation_operator.hsm.service import AskedService, HSMService
+from attestation_operator.hsm.keks import Keks
+from attestation_operator.hsm.offering import Offering
+from attestation_operator.hsm.quote_controller import Quotes
+from attestation_operator.hsm.service import AskedService, WholeService
 from attestation_operator.hsm.settings import HsmSettings
 from attestation_operator.hsm.signing import SigningRequests
 from attestation_operator.hsm.tokens import Tokens
@@ -41,14 +45,23 @@ def tokens_of(settings: HsmSettings) -> Tokens:
 
 
 def maker(
-    settings: HsmSettings, tokens: Tokens, threads: Threads, *, service: HSMService | None = None
+    settings: HsmSettings,
+    tokens: Tokens,
+    threads: Threads,
+    *,
+    service: WholeService | None = None,
+    collectors: Collectors | None = None,
 ) -> Make:
-    """Return what builds the controller; *service* in place of that which is asked over HTTP."""
+    """Return what builds the controller; *service* and *collectors* in place of what is asked over HTTP, and listed."""
 
     def make(around: Around) -> Together:
         standing = Standing()
         log = service or AskedService(around.service)
-        issuers = Issuers(around, tokens, log, standing, threads)
+        keks = Keks(tokens)
+        evidence = collectors or Collectors(programs=settings.programs, on_thread=threads)
+        offering = Offering(around, log, keks, evidence, threads)
+        issuers = Issuers(around, tokens, log, standing, threads, offering)
+        quotes = Quotes(around, tokens, keks, log, threads, issuers.handle)
         modules = Modules(around, tokens, standing, threads, issuers.handle)
         issuing = (
             Issuance(log, threads),
@@ -57,6 +70,6 @@ def maker(
             timedelta(seconds=settings.max_retry_seconds),
         )
         requests, signing = Requests(around, *issuing), SigningRequests(around, *issuing)
-        return Together(NAME, (modules, issuers, requests, signing))
+        return Together(NAME, (modules, issuers, quotes, requests, signing))
 
     return make

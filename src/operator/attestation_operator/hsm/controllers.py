@@ -21,11 +21,12 @@ from attestation_operator.controller import Around, Round
 from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
 from attestation_operator.hsm import issuers, lists, modules, requests
 from attestation_operator.hsm.answers import checked_issuer
-from attestation_operator.hsm.authority import Authority, proven_ca, self_signed, subject_of
+from attestation_operator.hsm.authority import Authority, chain_of, proven_ca, self_signed, subject_of
 from attestation_operator.hsm.certify import certified
 from attestation_operator.hsm.issuance import Issuance
 from attestation_operator.hsm.issuers import Answer, Ask
 from attestation_operator.hsm.objects import Issuer, Module, label_of, read_issuer, read_module, seconds_of
+from attestation_operator.hsm.offering import Offering
 from attestation_operator.hsm.rotating import Rotating
 from attestation_operator.hsm.rotation import labels_of
 from attestation_operator.hsm.service import HSMService
@@ -166,6 +167,7 @@ class Issuers:
         service: The durable log.
         standing: What is known together.
         threads: Where tokens are asked.
+        offering: Asks for keys that are handed over.
     """
 
     name = "issuers"
@@ -177,7 +179,9 @@ class Issuers:
         service: HSMService,
         standing: Standing,
         threads: Threads,
+        offering: Offering,
     ) -> None:
+        self._offering = offering
         self._around = around
         self._tokens = tokens
         self._service = service
@@ -296,6 +300,8 @@ class Issuers:
     async def _answer(
         self, ask: Ask, issuer: Issuer, module: Module | None, answers: dict[Ask, Answer]
     ) -> Answer:
+        if ask is Ask.QUOTES:
+            return await self._offering.all_of(issuer)
         assert module is not None
         token, spec = module.spec, issuer.spec
         assert token is not None
@@ -326,6 +332,8 @@ class Issuers:
                 case Ask.REGISTER:
                     known: Answer = await self._registered(issuer, token, key)
                     return known
+                case _:
+                    return await self._offering.answer(ask, issuer, token)
         except AttestationError as e:
             return e
 
@@ -346,6 +354,7 @@ class Issuers:
                 namespace=issuer.target.namespace,
                 name=issuer.target.name,
                 certificate=b64encode(ca.certificate),
+                chain=tuple(map(b64encode, chain_of(pem)[1:])),
                 key_origin=key.origin,
                 module=token.module,
                 token_label=token.token_label or token.serial or token.module,

@@ -20,15 +20,26 @@ from attestation.errors import (
     KeyMismatch,
     KeyNotFound,
     KeyUnsupported,
+    SignerUnavailable,
     Unavailable,
 )
 from attestation.keys.open import OpenKey
-from attestation_operator.actions import Action, EmitEvent, MergeStatus, SetFinalizers, SetStatus
+from attestation_operator.actions import (
+    Action,
+    Create,
+    Delete,
+    EmitEvent,
+    MergeStatus,
+    SetFinalizers,
+    SetStatus,
+)
 from attestation_operator.conditions import said, with_conditions
+from attestation_operator.errors import EvidenceUnavailable
 from attestation_operator.hsm import rotation
 from attestation_operator.hsm.authority import (
     Authority,
     authority_of,
+    chain_of,
     end_of,
     fingerprint_of,
     pem_of,
@@ -37,10 +48,14 @@ from attestation_operator.hsm.authority import (
 )
 from attestation_operator.hsm.modules import is_ready
 from attestation_operator.hsm.objects import MANAGER, READY, Issuer, Module, Reason, condition, seconds_of
-from attestation_operator.objects import FINALIZER, clipped
+from attestation_operator.objects import FINALIZER, QUOTE_ATTESTATION, Raw, Target, clipped
 
 AGAIN_SECONDS: Final = 10.0
 """After so long what is not there yet is looked for again."""
+QUOTES_SECONDS: Final = 1.0
+"""After so long it is looked whether QuoteAttestations that were deleted are gone."""
+EVIDENCE_SECONDS: Final = 60.0
+"""After so long evidence that could not be collected is collected again: each time a program is run."""
 WARNED: Final = timedelta(days=30)
 """So long before its end a CA certificate is warned of (§6)."""
 
@@ -54,9 +69,20 @@ class Ask(StrEnum):
     TEST = "test"
     REGISTER = "register"
     DESTROY = "destroy"
+    OFFERED = "offered"
+    OFFER = "offer"
+    QUOTES = "quotes"
+    DESTROY_KEKS = "destroy-keks"
 
 
-Answer = OpenKey | bytes | HSMIssuer | bool | AttestationError
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quotes:
+    """QuoteAttestations of an issuer, as the API server shows them: that of its spec as it is, or all of them."""
+
+    found: tuple[Raw, ...]
+
+
+Answer = OpenKey | bytes | HSMIssuer | bool | Quotes | Mapping[str, Any] | AttestationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +181,54 @@ def _without_key(case: Case) -> Looked:
         )
     if issuer.spec.mode == "SelfSigned":
         return Looked(ask=Ask.MAKE)
-    return _state(case, _not(Reason.AWAITING_KEY, "no key was handed over yet"), after=AGAIN_SECONDS)
+    return _awaiting(case, may_offer=True)
+
+
+def _awaiting(case: Case, *, may_offer: bool) -> Looked:
+    """Ask for the key in a QuoteAttestation, and say how far that is.
+
+    Args:
+        case: The issuer.
+        may_offer: No key of its label is on the token: one may be asked for.
+    """
+    offered = case.answers.get(Ask.OFFERED)
+    if offered is None:
+        return Looked(ask=Ask.OFFERED)
+    if isinstance(offered, AttestationError):
+        return _state(case, _not(Reason.PENDING, offered.code), after=AGAIN_SECONDS)
+    assert isinstance(offered, Quotes)
+    if not offered.found:
+        if not may_offer:
+            words = "a key of this issuer is on the token, and its certificate is not in status.caCertificate"
+            return _state(case, _not(Reason.CERTIFICATE_MISMATCH, words), after=AGAIN_SECONDS)
+        offer = case.answers.get(Ask.OFFER)
+        if offer is None:
+            return Looked(ask=Ask.OFFER)
+        if isinstance(offer, AttestationError):
+            return _not_offered(case, offer)
+        assert isinstance(offer, Mapping)
+        return Looked(actions=(Create(kind=QUOTE_ATTESTATION, raw=offer),), again=True)
+    [quote] = offered.found
+    target = Target.of(QUOTE_ATTESTATION, quote)
+    ref = {"qaRef": {"namespace": target.namespace, "name": target.name}}
+    status = quote.get("status") or {}
+    ready, loaded = condition(status, READY) or {}, condition(status, "KeyLoaded") or {}
+    told = next((each for each in (ready, loaded) if each.get("status") == "False"), None)
+    if told is not None:
+        return _state(case, _not(str(told["reason"]), str(told["message"])), ref, after=AGAIN_SECONDS)
+    words = f"QuoteAttestation {target}: {ready.get('message') or 'made'}"
+    return _state(case, _not(Reason.AWAITING_KEY, words), ref, after=AGAIN_SECONDS)
+
+
+def _not_offered(case: Case, error: AttestationError) -> Looked:
+    if isinstance(error, EvidenceUnavailable):
+        told = _not(Reason.EVIDENCE_UNAVAILABLE, str(error))
+        return _state(case, told, after=EVIDENCE_SECONDS)
+    if isinstance(error, Unavailable) and not isinstance(error, SignerUnavailable):
+        return _state(
+            case, _not(Reason.PENDING, f"it is to ask for its key: {error.code}"), after=AGAIN_SECONDS
+        )
+    return _state(case, trouble_of(error), after=AGAIN_SECONDS)
 
 
 def _certified(case: Case, key: OpenKey) -> Looked:
@@ -175,6 +248,9 @@ def _certified(case: Case, key: OpenKey) -> Looked:
         return _state(case, _not(Reason.CA_INVALID, str(e)), after=AGAIN_SECONDS)
     if ca is None and pem is None and is_own:
         return Looked(ask=Ask.SELF_SIGN)
+    if pem is None and not is_own and issuer.has_own_key:
+        # Its QuoteAttestation brings key and certificate, and is between both.
+        return _awaiting(case, may_offer=False)
     if ca is None:
         words = "status.caCertificate is not that of the key on the token"
         return _state(case, _not(Reason.CERTIFICATE_MISMATCH, words), after=AGAIN_SECONDS)
@@ -210,7 +286,7 @@ def _certified(case: Case, key: OpenKey) -> Looked:
     # What was published, and not what was begun and may never be.
     if case.crl_number:
         found["crlNumber"] = case.crl_number
-    authority = authority_of(issuer.spec, key=key, ca=ca, known=known)
+    authority = authority_of(issuer.spec, key=key, ca=ca, known=known, chain=chain_of(str(pem)))
     words = f"signs; until {ca.not_after:%Y-%m-%d}"
     events: tuple[Action, ...] = ()
     if ca.not_after - case.at <= WARNED:
@@ -237,6 +313,8 @@ def _deleted(case: Case) -> Looked:
     freed = SetFinalizers(
         target=issuer.target, finalizers=tuple(each for each in issuer.finalizers if each != FINALIZER)
     )
+    if (waits := _without_quotes(case)) is not None:
+        return waits
     # An object that was never followed has made no key.
     keeps = issuer.spec is None or issuer.spec.deletion_policy == "Retain" or not issuer.has_own_key
     if keeps:
@@ -251,6 +329,33 @@ def _deleted(case: Case) -> Looked:
         words = f"its key is to be destroyed: {done}"
         return _state(case, _not(trouble_of(done)["reason"], words), after=AGAIN_SECONDS)
     return Looked(actions=(freed,))
+
+
+def _without_quotes(case: Case) -> Looked | None:
+    """Return what must be done before no QuoteAttestation and no key that wraps is left; None where that is so."""
+    issuer = case.issuer
+    if issuer.spec is None or issuer.spec.mode != "Provisioned":
+        return None
+    quotes = case.answers.get(Ask.QUOTES)
+    if quotes is None:
+        return Looked(ask=Ask.QUOTES)
+    if isinstance(quotes, AttestationError):
+        return _state(case, _not(Reason.PENDING, f"it is to be deleted: {quotes.code}"), after=AGAIN_SECONDS)
+    assert isinstance(quotes, Quotes)
+    if quotes.found:
+        # Each destroys its own key, and tells the service.
+        going = [each for each in quotes.found if each["metadata"].get("deletionTimestamp") is None]
+        deletes = tuple(Delete(target=Target.of(QUOTE_ATTESTATION, each)) for each in going)
+        return Looked(actions=deletes, after=QUOTES_SECONDS)
+    if case.module is None or case.module.spec is None:
+        return None
+    # One that a process made and did not live to ask with.
+    destroyed = case.answers.get(Ask.DESTROY_KEKS)
+    if destroyed is None:
+        return Looked(ask=Ask.DESTROY_KEKS)
+    if isinstance(destroyed, AttestationError):
+        return _state(case, trouble_of(destroyed), after=AGAIN_SECONDS)
+    return None
 
 
 def trouble_of(error: AttestationError) -> dict[str, Any]:

@@ -69,6 +69,7 @@ class Reason(StrEnum):
     UNWRAP_FAILED = "UnwrapFailed"
     EXPIRED = "Expired"
     CA_INVALID = "CAInvalid"
+    EVIDENCE_FAILED = "EvidenceFailed"
 
 
 def faults_of(error: ValidationError) -> str:
@@ -131,6 +132,7 @@ class Issuer:
         status: As it stands there.
         deleting: Somebody deleted it, and it waits for us.
         finalizers: What holds it.
+        labels: Its labels, which its QuoteAttestations have too.
     """
 
     target: Target
@@ -140,6 +142,7 @@ class Issuer:
     status: Raw
     deleting: bool
     finalizers: tuple[str, ...]
+    labels: Mapping[str, str]
 
     @property
     def uid(self) -> str:
@@ -190,6 +193,7 @@ def read_issuer(kind: Kind, raw: Raw) -> Issuer:
         status=raw.get("status") or {},
         deleting=metadata.get("deletionTimestamp") is not None,
         finalizers=tuple(metadata.get("finalizers") or ()),
+        labels=metadata.get("labels") or {},
     )
 
 

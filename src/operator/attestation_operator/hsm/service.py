@@ -12,6 +12,8 @@ from attestation.api.hsm import (
     HSMIssuerPut,
     HSMList,
     HSMListPut,
+    HSMNonce,
+    HSMNonceRequest,
     HSMRecorded,
     HSMRecordedCertificate,
     HSMRequest,
@@ -20,6 +22,9 @@ from attestation.api.hsm import (
     HSMReservedSerial,
     HSMResponder,
     HSMResponderPut,
+    QuoteAttestationPut,
+    QuoteStep,
+    QuoteVerdict,
 )
 from attestation_operator.service import Service
 
@@ -56,6 +61,26 @@ class HSMService(Protocol):
     async def put_responder(self, issuer_id: str, certified: HSMResponderPut) -> None:
         """Give its certificate."""
         ...
+
+
+class QuoteService(Protocol):
+    """What the service knows of keys that are handed over; likewise."""
+
+    async def nonce(self, asked: HSMNonceRequest) -> HSMNonce:
+        """Return a nonce for evidence of one issuer; what comes with it is judged for what is asked here."""
+        ...
+
+    async def judge(self, uid: str, quote: QuoteAttestationPut) -> QuoteVerdict:
+        """Have a QuoteAttestation judged; what is decided stays decided."""
+        ...
+
+    async def tell(self, uid: str, step: QuoteStep) -> str:
+        """Have written down what became of the key that one asks for; return the audit entry."""
+        ...
+
+
+class WholeService(HSMService, QuoteService, Protocol):
+    """Both."""
 
 
 class AskedService:
@@ -107,3 +132,18 @@ class AskedService:
         await self._service.ask(
             "put_hsm_responder", lambda each: each.put_hsm_responder(issuer_id, certified)
         )
+
+    async def nonce(self, asked: HSMNonceRequest) -> HSMNonce:
+        """Return a nonce for evidence of one issuer."""
+        return await self._service.ask("issue_hsm_nonce", lambda each: each.hsm_nonce(asked))
+
+    async def judge(self, uid: str, quote: QuoteAttestationPut) -> QuoteVerdict:
+        """Have a QuoteAttestation judged; what is decided stays decided."""
+        return await self._service.ask(
+            "put_quote_attestation", lambda each: each.put_quote_attestation(uid, quote)
+        )
+
+    async def tell(self, uid: str, step: QuoteStep) -> str:
+        """Have written down what became of the key that one asks for; return the audit entry."""
+        told = await self._service.ask("add_quote_step", lambda each: each.add_quote_step(uid, step))
+        return told.audit_entry_hash

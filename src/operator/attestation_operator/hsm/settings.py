@@ -35,10 +35,13 @@ class HsmSettings(LeaderSettings, BoundSettings):
     pin_dir: Path = Path("/var/run/secrets/itl-attestation/pins")
     """Where PINs are mounted: `<pin-dir>/<secret>/<key>`, the names of `pinSecretRef`."""
 
+    evidence_programs: str = ""
+    """Programs that make evidence, which issuers name: `name=/path`, separated by commas. No object names a path."""
+
     max_retry_seconds: int = 60
     """How long after its creation a request that fails for an unknown reason is tried again; then it is Failed."""
 
-    @field_validator("pkcs11_modules")
+    @field_validator("pkcs11_modules", "evidence_programs")
     @classmethod
     def _modules(cls, text: str) -> str:
         _listed(text, _MODULE, "name=/path")
@@ -60,13 +63,21 @@ class HsmSettings(LeaderSettings, BoundSettings):
     @property
     def modules(self) -> Mapping[str, Path]:
         """PKCS#11 modules by name."""
-        found = _listed(self.pkcs11_modules, _MODULE, "")
-        return MappingProxyType({name: Path(path) for name, path in found.items()})
+        return _paths(self.pkcs11_modules)
+
+    @property
+    def programs(self) -> Mapping[str, Path]:
+        """Programs that make evidence, by name."""
+        return _paths(self.evidence_programs)
 
     @property
     def tpm_places(self) -> Mapping[str, str]:
         """How to reach each TPM, by name."""
         return MappingProxyType(_listed(self.tpms, _TPM, ""))
+
+
+def _paths(text: str) -> Mapping[str, Path]:
+    return MappingProxyType({name: Path(path) for name, path in _listed(text, _MODULE, "").items()})
 
 
 def _listed(text: str, form: re.Pattern[str], example: str) -> dict[str, str]:

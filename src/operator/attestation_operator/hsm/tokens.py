@@ -189,6 +189,14 @@ class Tokens:
         source = f"&pin-source=file:{quote(str(pin), safe='/')}" if pin is not None else ""
         return f"pkcs11:{';'.join(parts)};type=private?module-name={token.module}{source}"
 
+    def named(self, token: HardwareSecurityModuleSpec, label: str) -> tuple[str, KeyOptions]:
+        """Return the URI of a label on a token, and how keys there are opened.
+
+        Raises:
+            ModuleNotListed: As `uri`.
+        """
+        return self.uri(token, KeyName(label=label)), self._options(token)
+
     def _pin_file(self, token: HardwareSecurityModuleSpec) -> Path | None:
         ref = token.pin_secret_ref
         return None if ref is None else self._pin_dir / ref.name / ref.key

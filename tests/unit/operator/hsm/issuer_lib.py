@@ -150,7 +150,9 @@ def _absent(kind: Any) -> Callable[[], Outcome]:
         around: Any = SimpleNamespace(cluster=SimpleNamespace(read=read))
         nothing: Any = None
         if kind is HSM_ISSUER:
-            made: Any = controllers.Issuers(around, nothing, nothing, controllers.Standing(), nothing)
+            made: Any = controllers.Issuers(
+                around, nothing, nothing, controllers.Standing(), nothing, nothing
+            )
         else:
             of: Any = controllers.Requests if kind is CERTIFICATE_REQUEST else signing.SigningRequests
             made = of.__new__(of)

@@ -23,7 +23,7 @@ def issuers(log: Any, standing: Standing) -> Issuers:
     around: Any = SimpleNamespace(
         clock=SimpleNamespace(now=lambda: datetime.now(UTC)), log=structlog.get_logger()
     )
-    return Issuers(around, None, log, standing, Thread())  # type: ignore[arg-type]  # no token is asked
+    return Issuers(around, None, log, standing, Thread(), None)  # type: ignore[arg-type]  # no token is asked
 
 
 def test_a_list_that_was_put_is_known_whatever_becomes_of_the_responder() -> None:

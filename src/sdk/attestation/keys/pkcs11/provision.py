@@ -122,6 +122,61 @@ def create_kek(uri: str, options: KeyOptions) -> RSAPublicKey:
             threads.release(thread)
 
 
+def kek_of(uri: str, options: KeyOptions) -> RSAPublicKey:
+    """Return the public half of the KEK that is there; none is made.
+
+    Raises:
+        KeyNotFound, KeyAmbiguous, KeyUnusable: There is none, several are, or it is no KEK.
+        KeyURIInvalid: As `create_kek`.
+    """
+    ref = _named_by_label(uri)
+    token, name = names_of(ref, options)
+    thread = threads.acquire(*module_of(ref, options.modules))
+    try:
+        return thread.run(token, lambda connection: find_kek(connection.session, name)[1], writes=False)
+    finally:
+        threads.release(thread)
+
+
+def destroy_keks(uri: str, options: KeyOptions, *, any_that_begins: bool = False) -> int:
+    """Destroy the KEKs of a label, with their public halves; return how many there were.
+
+    Args:
+        uri: The label.
+        options: As for `open_key`.
+        any_that_begins: Also those whose label only begins so.
+
+    Raises:
+        KeyURIInvalid: As `create_kek`.
+    """
+    ref = _named_by_label(uri)
+    token, name = names_of(ref, options)
+
+    def destroyed(connection: threads.TokenSession) -> int:
+        session = connection.session
+        alive(session)
+        label = None if any_that_begins else name.label
+        found = [
+            each
+            for each in search(session, ObjectClass.PRIVATE_KEY, label=label)
+            # What signs, say, is another key, whatever it is called.
+            if str(each[Attribute.LABEL]).startswith(name.label or "") and is_true(each, Attribute.UNWRAP)
+        ]
+        for each in found:
+            for half in search(session, ObjectClass.PUBLIC_KEY, id=bytes(each[Attribute.ID])):
+                half.destroy()
+            # The private one last: a crash before it leaves what this function finds again.
+            each.destroy()
+        return len(found)
+
+    with making(ref, options):
+        thread = threads.acquire(*module_of(ref, options.modules))
+        try:
+            return thread.run(token, destroyed, writes=True)
+        finally:
+            threads.release(thread)
+
+
 def unwrap_key(
     uri: str,
     blob: bytes,
