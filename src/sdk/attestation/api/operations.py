@@ -160,7 +160,7 @@ class ClusterAPI:
     def record_hsm_certificates(self, issuer_id: str, request: api.HSMIssued) -> api.HSMRecorded:
         """Write down certificates that were signed, before anybody gets them."""
 
-    @operation("begin_hsm_crl", "GET /hsm/issuers/{issuer_id}/crl", e.IssuerUnknown)
+    @operation("begin_hsm_crl", "GET /hsm/issuers/{issuer_id}/crl", e.IssuerUnknown, e.HSMDiffers, e.RequestInvalid)
     def begin_hsm_crl(self, issuer_id: str) -> api.HSMList:
         """Begin a revocation list of an issuer, where one is due."""
 
