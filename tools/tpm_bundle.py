@@ -25,8 +25,12 @@ from attestation.tpm_bundle.pem import certificates
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = ROOT / "src/sdk/attestation/tpm_bundle"
 NOTICES: Final = (ROOT / "NOTICE", PACKAGE / "NOTICE")
-BESIDES: Final = (ROOT / "src/sdk/attestation/tee_bundle/NOTICE", ROOT / "src/web/NOTICE")
-"""What NOTICE says of the certificates of the other bundle, and of the files that the dashboard carries."""
+BESIDES: Final = (
+    ROOT / "src/sdk/attestation/tee_bundle/NOTICE",
+    ROOT / "src/sdk/attestation/talos/NOTICE",
+    ROOT / "src/web/NOTICE",
+)
+"""What NOTICE says of the certificates of the other bundle, of Talos' schemas, and of the files of the dashboard."""
 
 HEAD: Final = """\
 ITL attestation platform

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from attestation.machines import Role
+from attestation.talos.completion import Own
 from attestation_agent.kubelet.proxy import NGINX, OPENSSL
 from attestation_agent.kubelet.settings import KUBELET_OPTIONS
 from attestation_agent.settings import OPTIONS
-from attestation_service.delivery.machine_config import Overrides, load_base, merge
+from attestation_service.delivery.machine_config import completed
 from attestation_service.settings import Settings
 from tests.docs.pages import ROOT, text
 from tools import install_page
@@ -211,15 +212,13 @@ def test_a_unit_shuts_out_what_its_program_does_not_need(path: Path) -> None:
 
 def test_the_sample_is_a_configuration_that_is_delivered() -> None:
     """The service finds it under its name and writes a machine's own values into it."""
-    base = load_base(ROOT / "deploy/configs", Role.WORKER_APP, "default")
-    merged = merge(
-        base,
-        Overrides(
-            machine_id="7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d",
-            ek_fingerprint="7f" * 48,
-            hostname="app-1",
-            assigned_ip=None,
-            installer_image="",
-        ),
+    own = Own(
+        machine_id="7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d",
+        ek_fingerprint="7f" * 48,
+        hostname="app-1",
+        assigned_ip=None,
+        installer_image="",
     )
+    settings = Settings(config_cache_dir=ROOT / "deploy/configs")
+    merged = completed(own, Role.WORKER_APP, "default", settings)
     assert b"app-1" in merged

@@ -137,6 +137,10 @@ from attestation.results import Assurance, AttestationResult, Subject, Verdict
 from attestation.results.ar4si import Tier, tier_of, worst
 from attestation.results.ear import Profile, ear_claims, parse_ear
 from attestation.results.tpm_checks import PCR, QUOTE
+from attestation.talos.completion import Own, complete
+from attestation.talos.lint import lint as lint_config
+from attestation.talos.redaction import preview
+from attestation.talos.versions import Generation
 from attestation.tpm import (
     TPM_GENERATED,
     Alg,
@@ -182,7 +186,6 @@ from attestation_service.auth.access_token import Rules
 from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_jwks
 from attestation_service.border.bodies import load_json
 from attestation_service.border.json_bounds import Bounds
-from attestation_service.delivery.machine_config import Overrides, merge
 from attestation_service.keys.service_keys import MEMORY_FORMAT, parse_memory
 from attestation_service.kubernetes_clusters import ClusterRule, ControllerDuty
 from attestation_service.operators import acts
@@ -1055,7 +1058,7 @@ def rfc3339_target(data: bytes) -> None:
         assert parse_rfc3339(rfc3339(at)) == at
 
 
-_OVERRIDES = Overrides(
+_OWN = Own(
     machine_id="00000000-0000-4000-8000-000000000001",
     ek_fingerprint="ab" * 48,
     hostname="node-1",
@@ -1065,9 +1068,14 @@ _OVERRIDES = Overrides(
 
 
 def machine_config(data: bytes) -> None:
-    """`merge`: an operator's YAML, with a machine's values written into it."""
-    with contextlib.suppress(BaseConfigInvalid):
-        merge(data, _OVERRIDES)
+    """`complete`, `lint`, `preview`: an operator's YAML, with a machine's values written into it, judged and shown."""
+    for generation in Generation:
+        with contextlib.suppress(BaseConfigInvalid):
+            complete(data, _OWN, generation)
+        with contextlib.suppress(BaseConfigInvalid):
+            lint_config(data, generation)
+        with contextlib.suppress(BaseConfigInvalid):
+            preview(data, generation)
 
 
 _MEMORY = memory.Memory(

@@ -54,7 +54,10 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     ),
     "settings": ("attestation_cli.commands.settings", "The settings of the service, without secrets."),
     "version": ("attestation_cli.commands.version", "Tell the versions of this program and of the service."),
-    "config": ("attestation_cli.commands.config", "See and set the settings of this program."),
+    "config": (
+        "attestation_cli.commands.config",
+        "Settings of this program, and configurations of machines.",
+    ),
     "man": ("attestation_cli.commands.man", "Manual pages of this program."),
     "completion": ("attestation_cli.commands.completion", "Complete commands and machines in the shell."),
 }

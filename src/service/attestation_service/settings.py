@@ -33,9 +33,11 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from attestation.algorithms import CryptoPolicy, Use, exempt, judge
 from attestation.api.said import said
+from attestation.errors import RequestInvalid
 from attestation.log_line import LogFormat
 from attestation.machines import Role
 from attestation.pki.profiles import SHORT_LIVED
+from attestation.talos.versions import generation_of
 from attestation_service.archive_location import Bucket, parse_location
 from attestation_service.database_url import weaknesses, with_password_file
 from attestation_service.kubernetes_clusters import ClusterRule, read_clusters
@@ -102,6 +104,8 @@ class Settings(BaseSettings):
     service_key: str | None = None
     service_key_next: str | None = None
     service_key_previous: str | None = None
+    talos_version: str = "v1.9.5"
+    config_lint: Literal["refuse", "warn"] = "refuse"
     installer_image: str = ""
     iso_url: str = ""
 
@@ -333,6 +337,15 @@ class Settings(BaseSettings):
         if url and not url.startswith(("http://", "https://")):
             raise ValueError("must begin with http:// or https://")
         return url
+
+    @field_validator("talos_version")
+    @classmethod
+    def _known_version(cls, version: str) -> str:
+        try:
+            generation_of(version)
+        except RequestInvalid as e:
+            raise ValueError(str(e)) from None
+        return version
 
     @field_validator("traces_url")
     @classmethod

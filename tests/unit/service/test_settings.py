@@ -54,6 +54,8 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_SERVICE_KEY_NEXT": ("file:/next.pem", "file:/next.pem"),
     "ITL_SERVICE_KEY_PREVIOUS": ("file:/previous.pem", "file:/previous.pem"),
     "ITL_CONFIG_CACHE_DIR": ("/configs", Path("/configs")),
+    "ITL_TALOS_VERSION": ("v1.13.9", "v1.13.9"),
+    "ITL_CONFIG_LINT": ("warn", "warn"),
     "ITL_INSTALLER_IMAGE": ("image:1", "image:1"),
     "ITL_ISO_URL": ("https://a.example/talos.iso", "https://a.example/talos.iso"),
     "ITL_ADMIN_TOKEN": ("t" * 40, SecretStr("t" * 40)),

@@ -1,4 +1,4 @@
-"""`attestation config …`: the settings of this program, and where each comes from."""
+"""`attestation config …`: the settings of this program, and where each comes from; beside it, those of machines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from attestation_cli.commands.config_machine import diff_, lint_, preview_
 from attestation_cli.login.errors import ConfigInvalid
 from attestation_cli.login.profiles import (
     SETTINGS,
@@ -26,14 +27,17 @@ PREFERRED = "profile"
 
 @click.group("config")
 def group() -> None:
-    """See and set the settings of this program.
+    """Settings of this program, and configurations of machines.
 
-    For each setting the options are asked first, then the environment, the profile, the default. Profiles stand
-    in ~/.itl/config.toml; secrets never do.
+    `show`, `path` and `set` are about this program. For each setting the options are asked first, then the
+    environment, the profile, the default. Profiles stand in ~/.itl/config.toml; secrets never do.
+
+    `lint`, `preview` and `diff` are about configurations of Talos machines, in files.
 
     \b
     Examples:
       attestation config show
+      attestation config lint worker-app-final.yaml --talos v1.13.9
       attestation --profile prod config set api_url https://attest.example
     """
 
@@ -144,3 +148,7 @@ def _parsed(setting: str, text: str) -> str | bool:
 
         value = checked_url(text)
     return check_value(setting, value, "config")
+
+
+for _command in (lint_, preview_, diff_):
+    group.add_command(_command)

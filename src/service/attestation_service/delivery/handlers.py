@@ -240,23 +240,23 @@ def configuration(machine: Machine, settings: Settings) -> bytes:
     """Build the configuration of *machine*: secrets in plaintext, to be sealed at once. Files: not on the loop.
 
     Raises:
-        BaseConfigMissing, BaseConfigInvalid: There is none for its role in its cluster.
+        BaseConfigMissing: There is none for its role in its cluster.
+        BaseConfigInvalid: It cannot be used, or the machine's version of Talos would refuse it.
     """
     if machine.role is None:
         raise BaseConfigMissing("the machine has no role")
     # Here: a service that delivers nothing needs no YAML, and this is on a thread.
-    from attestation_service.delivery.machine_config import Overrides, load_base, merge
+    from attestation.talos.completion import Own
+    from attestation_service.delivery.machine_config import completed
 
-    return merge(
-        load_base(settings.config_cache_dir, machine.role, machine.cluster_id),
-        Overrides(
-            machine_id=machine.machine_id,
-            ek_fingerprint=machine.fingerprint,
-            hostname=machine.hostname,
-            assigned_ip=machine.assigned_ip,
-            installer_image=settings.installer_image,
-        ),
+    own = Own(
+        machine_id=machine.machine_id,
+        ek_fingerprint=machine.fingerprint,
+        hostname=machine.hostname,
+        assigned_ip=machine.assigned_ip,
+        installer_image=settings.installer_image,
     )
+    return completed(own, machine.role, machine.cluster_id, settings)
 
 
 def _prepare(due: _Due, wanted: Wanted, res: Resources) -> tuple[bytes, str]:

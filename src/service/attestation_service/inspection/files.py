@@ -6,7 +6,8 @@ import stat
 from pathlib import Path
 
 from attestation.errors import BaseConfigInvalid, BaseConfigMissing
-from attestation_service.delivery.machine_config import Overrides, load_base, merge
+from attestation.talos.completion import Own
+from attestation_service.delivery.machine_config import completed
 from attestation_service.inspection.case import Case, Findings, failed, ok, warning
 from attestation_service.verifier.endorsements import Anchors
 from attestation_service.verifier.firmware import load_advisories
@@ -27,7 +28,7 @@ def configurations(case: Case) -> Findings:
     good = 0
     for cluster, role in case.facts.roles if case.facts is not None else ():
         try:
-            merge(load_base(folder, role, cluster), _NOBODY)
+            completed(_NOBODY, role, cluster, case.settings)
         except (BaseConfigMissing, BaseConfigInvalid) as e:
             yield warning(
                 "configurations",
@@ -39,9 +40,7 @@ def configurations(case: Case) -> Findings:
     yield ok("configurations", what=f"{folder}: {good} in use can be read")
 
 
-_NOBODY = Overrides(
-    machine_id="x", ek_fingerprint="0" * 96, hostname=None, assigned_ip=None, installer_image=""
-)
+_NOBODY = Own(machine_id="x", ek_fingerprint="0" * 96, hostname=None, assigned_ip=None, installer_image="")
 
 
 def secrets(case: Case) -> Findings:
