@@ -161,7 +161,7 @@ for name in ("attestation", PACKAGE):
                 raise
 assert dict(os.environ) == before
 """
-EXTRAS = {"alembic", "pkcs11", "psycopg", "sqlalchemy"}
+EXTRAS = {"alembic", "jsonschema", "pkcs11", "psycopg", "ruamel", "sqlalchemy"}
 """What the SDK needs for those who ask for an extra of it."""
 OWN_EXTRAS = {
     "extensions": {"attestation_cli", "click", "grpc"},
