@@ -112,6 +112,14 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replace:
+    """An object as it is to be from now on, whole (PUT), if it is unchanged (UID and resourceVersion)."""
+
+    target: Target
+    raw: Raw = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetStatus:
     """Our part of `status`, whole, by server-side apply: of an object of our own kinds, or of a request to us.
 
@@ -154,6 +162,7 @@ Action = (
     | EmitEvent
     | PatchNode
     | Create
+    | Replace
     | Delete
     | SetFinalizers
     | SetStatus

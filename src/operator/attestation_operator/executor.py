@@ -19,6 +19,7 @@ from attestation_operator.actions import (
     MergeStatus,
     PatchNode,
     PutCertificate,
+    Replace,
     SetFinalizers,
     SetStatus,
 )
@@ -36,6 +37,7 @@ _Change = (
     | Fail
     | PatchNode
     | Create
+    | Replace
     | Delete
     | SetFinalizers
     | SetStatus
@@ -133,6 +135,8 @@ class KubernetesExecutor:
             case Create():
                 await cluster.create(action.kind, action.raw)
                 return True
+            case Replace(target=target):
+                return await cluster.replace(target, action.raw)
             case Delete(target=target):
                 return await cluster.delete(target)
             case SetFinalizers(target=target):

@@ -138,6 +138,19 @@ def test_secrets_are_those_that_somebody_names(documents: Documents) -> None:
     assert role["metadata"]["namespace"] == "payments"
 
 
+def test_leaf_certificates_have_a_role_where_they_are(documents: Documents) -> None:
+    """K7: requests of cert-manager in that namespace, and Secrets by name; none is listed, and none deleted."""
+    values = {"certificates": [{"namespace": "shop", "secrets": ["pay-tls"]}]}
+    found = documents({**SMALL, "hsm": {**SMALL["hsm"], **values}})
+    assert granted(found, "hsm") - granted(documents(SMALL), "hsm") == {
+        *(("cert-manager.io", "certificaterequests", "*", verb) for verb in ("create", "delete")),
+        ("", "secrets", "*", "create"),
+        *(("", "secrets", "pay-tls", verb) for verb in ("get", "update")),
+    }
+    [role] = [each for name, each in of(found, "Role").items() if name.endswith("-certificates")]
+    assert role["metadata"]["namespace"] == "shop"
+
+
 def test_it_signs_for_cluster_issuers_alone_and_for_those_that_somebody_names(documents: Documents) -> None:
     """§22: `sign` for its own domain; with no name it signs nothing, and may not write a request's status either."""
     name = "hsmclusterissuers.attestation.itl.io/payments"

@@ -22,6 +22,7 @@ from attestation_operator.crds.hsm import (
     unique,
 )
 from attestation_operator.crds.parts import (
+    Digest,
     Duration,
     Instant,
     Name,
@@ -33,6 +34,8 @@ from attestation_operator.crds.parts import (
     within,
 )
 from attestation_operator.objects import GROUP
+
+Count = Annotated[int, Field(ge=0)]
 
 
 class IssuerRef(Part):
@@ -86,6 +89,9 @@ class HsmCertificateSpec(Part):
         json_schema_extra=between("1m", LONGEST_LEAF),
     )
     key_type: KeyType = Field(default="ecdsa-p256", description="Algorithm of the key")
+    key_rotation: Literal["Always", "Never"] = Field(
+        default="Always", description="Whether each renewal has a key of its own"
+    )
     secret_name: Name = Field(
         description="Secret with the certificate and the key's URI, never a key, in the same namespace"
     )
@@ -102,11 +108,29 @@ class HsmCertificateSpec(Part):
 class HsmCertificateStatus(Kept):
     """How far it is."""
 
-    revision: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Which certificate it is")
-    key_uri: Annotated[str, Field(max_length=1024)] | None = Field(
-        default=None, alias="keyURI", description="Of the key on the token, without a PIN (RFC 7512)"
+    revision: Count | None = Field(default=None, description="Number of the request whose certificate it is")
+    request_number: Count | None = Field(default=None, description="Of the newest request")
+    request_name: Name | None = Field(default=None, description="Of the newest CertificateRequest")
+    failures: Count | None = Field(default=None, description="Requests in a row that brought no certificate")
+    last_failure_time: Instant | None = Field(
+        default=None, description="When the newest request failed; where it did not, absent"
     )
-    request_name: Name | None = Field(default=None, description="The CertificateRequest that is open")
+    key_revision: Count | None = Field(
+        default=None,
+        description="Of the newest key; its label is the UID of this object, `-`, and this number",
+    )
+    key_uri: Annotated[str, Field(max_length=2048)] | None = Field(
+        default=None, alias="keyURI", description="Of the certificate's key, without a PIN (RFC 7512)"
+    )
+    key_fingerprint: Digest | None = Field(
+        default=None, description="SHA-256 of the certificate's SubjectPublicKeyInfo, hex"
+    )
+    serial_number: Annotated[str, Field(max_length=64)] | None = Field(
+        default=None, description="Of the certificate, hex"
+    )
+    issued_by: Annotated[str, Field(max_length=640)] | None = Field(
+        default=None, description="Who was asked for the certificate: group, kind and name"
+    )
     not_before: Instant | None = Field(default=None, description="Of the certificate")
     not_after: Instant | None = Field(default=None, description="Of the certificate")
     renewal_time: Instant | None = Field(default=None, description="When another is asked for")

@@ -11,6 +11,7 @@ from attestation_operator.hsm.controllers import Issuers, Modules, Requests, Sta
 from attestation_operator.hsm.evidence import Collectors
 from attestation_operator.hsm.issuance import Issuance
 from attestation_operator.hsm.keks import Keks
+from attestation_operator.hsm.leaf_controller import Leaves
 from attestation_operator.hsm.offering import Offering
 from attestation_operator.hsm.quote_controller import Quotes
 from attestation_operator.hsm.service import AskedService, WholeService
@@ -70,6 +71,7 @@ def maker(
             timedelta(seconds=settings.max_retry_seconds),
         )
         requests, signing = Requests(around, *issuing), SigningRequests(around, *issuing)
-        return Together(NAME, (modules, issuers, quotes, requests, signing))
+        leaves = Leaves(around, tokens, standing, threads)
+        return Together(NAME, (modules, issuers, quotes, requests, signing, leaves))
 
     return make

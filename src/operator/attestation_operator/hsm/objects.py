@@ -78,7 +78,8 @@ def faults_of(error: ValidationError) -> str:
     return clipped("; ".join(f"{'.'.join(map(str, each['loc']))}: {fault_said(each)}" for each in found))
 
 
-def _read(model: type[Part], raw: Raw) -> tuple[Any, str]:
+def spec_of(model: type[Part], raw: Raw) -> tuple[Any, str]:
+    """Return the spec of *raw*, None where it cannot be followed, and what is wrong with it."""
     try:
         return model.model_validate(raw.get("spec") or {}, by_alias=True, by_name=False), ""
     except ValidationError as e:
@@ -110,7 +111,7 @@ class Module:
 
 def read_module(raw: Raw) -> Module:
     """Return what *raw* says."""
-    spec, faults = _read(HardwareSecurityModuleSpec, raw)
+    spec, faults = spec_of(HardwareSecurityModuleSpec, raw)
     return Module(
         target=Target.of(HSM, raw),
         generation=int(raw["metadata"].get("generation") or 1),
@@ -183,7 +184,7 @@ class Issuer:
 
 def read_issuer(kind: Kind, raw: Raw) -> Issuer:
     """Return what *raw* says."""
-    spec, faults = _read(IssuerSpec if kind.namespaced else ClusterIssuerSpec, raw)
+    spec, faults = spec_of(IssuerSpec if kind.namespaced else ClusterIssuerSpec, raw)
     metadata = raw["metadata"]
     return Issuer(
         target=Target.of(kind, raw),
