@@ -7,6 +7,7 @@ out; where something was read, writing it again gives the bytes that were read.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -109,6 +110,7 @@ from attestation.evidence import (
     sev_snp,
     tcs_kmra,
     tpm_quote,
+    webauthn_tpm,
 )
 from attestation.evidence.nvidia_gpu import parse_measurements
 from attestation.keys import Binding, JWSRejected, KeySigner, statements
@@ -616,6 +618,46 @@ def _certifications() -> list[bytes]:
     info = CertifyInfo(_EK_FOR_K.name, _EK_FOR_K.name[:2] + bytes(32))
     message = Attest(TPM_GENERATED, 0x8017, bytes(34), bytes(32), 1, 2, 3, True, 4, info).serialise()
     return [message + bytes.fromhex("0005000b") + bytes(32), message + message[: len(message) // 4]]
+
+
+def attestation_object(data: bytes) -> None:
+    """`webauthn_tpm.parse`: what is read is written again alike, and only the AK's own statement is believed."""
+    with contextlib.suppress(MalformedEvidence, EvidenceRejected):
+        found = webauthn_tpm.parse(data)
+        read = cbor2.loads(data)
+        assert cbor2.dumps(read) == data
+        statement = read["attStmt"]
+        assert found.public[2:] == statement["pubArea"]
+        webauthn_tpm.demand_ak(found, _NODE_AK.public.spki_der())
+        parsed = key_certification.parse(found.public, found.certify_info, found.signature)
+        believed = key_certification.verify(
+            parsed,
+            ak=_NODE_AK.public,
+            ek=_EK_FOR_K,
+            binding=webauthn_tpm.binding(found, "token.thumbprint"),
+            spki=parsed.spki,
+            modes=frozenset({key_certification.KeyMode.RESIDENT}),
+        )
+        assert believed.public == _NODE_KEY
+
+
+def _attestation_objects() -> list[bytes]:
+    """Return a good object, one of a software key, and one with certificates and browser data."""
+    bound = hashlib.sha256(b"token.thumbprint").digest()
+    seeds = []
+    for qualified_name in (_NODE_KEY.name[:2] + bytes(32), _NODE_KEY.name):
+        attest, signature = _NODE_AK.certify(_NODE_KEY.name, qualified_name, bound)
+        statement = {
+            "ver": "2.0",
+            "alg": -7,
+            "sig": signature,
+            "certInfo": attest,
+            "pubArea": _NODE_KEY.tpm2b()[2:],
+        }
+        seeds.append(cbor2.dumps({"fmt": "tpm", "attStmt": statement}))
+        more = {"fmt": "tpm", "attStmt": statement | {"x5c": [b"0"]}, "authData": bytes(37)}
+        seeds.append(cbor2.dumps(more))
+    return seeds
 
 
 def key_file(data: bytes) -> None:
@@ -1827,6 +1869,7 @@ TARGETS: Final[dict[str, Target]] = {
         8192,
     ),
     "requested_names": Target(requested, lambda: [each.csr_der for each in _GOOD_REQUESTS.values()], 2048),
+    "attestation_object": Target(attestation_object, _attestation_objects, 4096),
     "key_certification": Target(ek_certification, _certifications, 2600),
     "node_key": Target(node_key, _node_keys, 2600),
     "key_file": Target(

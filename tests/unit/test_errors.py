@@ -127,6 +127,7 @@ CODES = {
     "RotationForbidden": "ca-rotation-forbidden",
     "RunDiffers": "run-differs",
     "HSMDiffers": "hsm-differs",
+    "ACMEUnknown": "acme-unknown",
     "HSMQuoteUnknown": "hsm-quote-unknown",
     "RunUnknown": "run-unknown",
     "SealRejected": "seal-rejected",

@@ -27,6 +27,7 @@ GROUPS: Mapping[str, tuple[str, str]] = {
         "What vouches for confidential hardware, and until when.",
     ),
     "ca": ("attestation_cli.commands.ca", "The CA: its keys, what they have signed, how they are rotated."),
+    "acme": ("attestation_cli.commands.acme", "ACME: who may make an account, and what accounts ask for."),
     "node-csr": ("attestation_cli.commands.node_csr", "Certificate requests of Kubernetes nodes."),
     "operator-cert": (
         "attestation_cli.commands.operator_cert",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from attestation_cli.session import Session, pass_session
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FILE_PATH = click.Path(dir_okay=False, path_type=Path)
 FOLDER_PATH = click.Path(file_okay=False, path_type=Path)
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -84,6 +86,14 @@ def listing_options(command: Command) -> Command:
 def printing(command: Callable[..., None]) -> Callable[..., None]:
     """Add `-o/--output` and `-v/--debug`, and hand the command the session that they were given to."""
     return output_option(pass_session(command))
+
+
+def seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
+    """Read how long something lasts, as a number and a unit."""
+    match = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", value)
+    if match is None:
+        raise click.BadParameter("needs a number and a unit, e.g. 90s, 30m, 12h, 7d")
+    return int(match[1]) * UNITS[match[2]]
 
 
 def listing(command: Callable[..., None]) -> Callable[..., None]:

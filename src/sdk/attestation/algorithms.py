@@ -198,6 +198,7 @@ class Use(StrEnum):
     SERVICE_KEY = "service-key"
     MACHINE_TOKEN = "machine-token"  # noqa: S105 -- a name
     ACCESS_TOKEN = "access-token"  # noqa: S105 -- a name
+    ACME = "acme-account"
     OPERATOR_CERTIFICATE = "operator-certificate"
     CA = "ca-key"
     LEAF = "certified-key"
@@ -477,6 +478,26 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 enforced="when a key of the provider is read",
                 exemptions=(
                     _transition("rsa-3072", "ecdsa-p384", why="no identity provider signs with ML-DSA"),
+                ),
+                any_rsa=True,
+            ),
+            Entry(
+                use=Use.ACME,
+                title="keys of ACME accounts",
+                algorithms=(
+                    *("rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256", "ecdsa-p384", "ed25519"),
+                    *("sha256", "sha384", "hmac-sha256"),
+                ),
+                chooser=Chooser.PEER,
+                parameters="JWS ES256, ES384, EdDSA, RS256; HS256 of external accounts; thumbprints by RFC 7638",
+                enforced="when an account is made, and at each of its requests",
+                exemptions=(
+                    _exempt(
+                        "RFC 8555 knows no other for thumbprints and external accounts; nonces are only used once",
+                        "sha256",
+                        "hmac-sha256",
+                    ),
+                    _transition("rsa-3072", "ecdsa-p384", why="no ACME client signs with ML-DSA"),
                 ),
                 any_rsa=True,
             ),

@@ -35,6 +35,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── ResultUnknown  TrustCertificateUnknown
     │   ├── QueryUnknown               a query that nobody keeps under this name
     │   ├── HSMQuoteUnknown            a QuoteAttestation that no controller of the cluster brought
+    │   ├── ACMEUnknown                a key or an account of ACME that is not kept
     │   ├── RunUnknown                 an attestation run that no controller of the cluster opened
     │   └── CertificateUnknown  IssuerUnknown  ExtensionUnknown  DeadLetterUnknown
     ├── Conflict                       it exists, but not in a state that allows this
@@ -424,6 +425,12 @@ class HSMQuoteUnknown(Unknown):
     """No controller of this cluster brought such a QuoteAttestation, or it is kept no longer."""
 
     code = "hsm-quote-unknown"
+
+
+class ACMEUnknown(Unknown):
+    """There is no such key for ACME accounts, or no such account, or it is kept no longer."""
+
+    code = "acme-unknown"
 
 
 class RunUnknown(Unknown):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from attestation.api import AllowListImport, ConfigEnvelope, Readiness
+from attestation_service.acme.routes import public as acme_public
+from attestation_service.acme.routes import router as acme
 from attestation_service.allow_list.routes import router as allow_list
 from attestation_service.approvals.routes import router as approvals
 from attestation_service.attest.routes import hot as attest_hot
@@ -72,6 +74,8 @@ ROUTERS: Final = (
     audit_public,
     pki,
     hsm_public,
+    acme,
+    acme_public,
     discovery,
     health,
     documentation,

@@ -190,6 +190,9 @@ class Settings(BaseSettings):
     hsm_ca_days: Annotated[int, Field(ge=1, le=36_500)] = 3_653
     hsm_certificates_per_day: Annotated[int, Field(ge=1, le=100_000_000)] = 250_000
     crypto_policy: Literal["default", "cnsa1", "cnsa2"] = "default"
+    acme: Literal["off", "bound", "open"] = "off"
+    acme_http_networks: Annotated[tuple[Network, ...], *CommaList] = ()
+    acme_http_port: Annotated[int, Field(ge=1, le=65_535)] = 80
     compat_server_keys: bool = False
     compat_offline_bundle: bool = False
     compat_protocol_1: bool = False
@@ -481,6 +484,12 @@ class Settings(BaseSettings):
             # One token would name a person and a program.
             raise ValueError("ITL_KUBERNETES_CLUSTERS: the issuer of a cluster is not that of operators")
         self._clusters = found
+        return self
+
+    @model_validator(mode="after")
+    def _acme_has_a_ca(self) -> Self:
+        if self.acme != "off" and not self.has_ca:
+            raise ValueError("ITL_ACME needs a CA: ITL_ENROLLMENT_CA_PASSPHRASE_FILE or _KEY")
         return self
 
     @model_validator(mode="after")

@@ -187,7 +187,7 @@ async def told_beforehand(app: FastAPI, response: httpx.Response) -> None:
     Raises:
         AssertionError: It does not.
     """
-    if response.headers.get("content-type") != problems.MEDIA_TYPE:
+    if response.headers.get("content-type") != problems.MEDIA_TYPE or response.request.method == "HEAD":
         return
     await response.aread()
     code, asked = response.json()["type"].removeprefix("urn:itl:problem:"), response.request

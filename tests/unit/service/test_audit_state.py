@@ -21,6 +21,7 @@ from attestation.store.refused_keys import RefusedKey
 from attestation.store.tables import Base
 from attestation_service.audit import verification
 from attestation_service.audit.ledger import MOST_FINDINGS, Ledger
+from tests.contract.test_store_acme import answered
 from tests.contract.test_store_node_csrs import decided
 from tests.contract.test_store_runs import an_attempt, concluded
 from tests.unit.service.conftest import Service, Starter
@@ -48,6 +49,7 @@ OTHER: Mapping[str, Mapping[str, Any]] = {
     "certificate": {"id": None, "serial": "f" * 40},
     "node-request": {"id": None, "result_id": "f" * 32, "csr_uid": "another"},
     "run-attempt": {"challenge_id": "f" * 32, "attempt": 2},
+    "acme-order": {"id": None, "order_id": "another"},
 }
 """What another row of each kind has in place of what must be its own."""
 
@@ -76,6 +78,16 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
     "certificate": {"state": "held"},
     "node-request": {"content_sha256": "e" * 64, "machine_id": "another", "tier": 1, "serial": "f" * 40},
     "run-attempt": {"run_id": "another", "machine_id": "another", "result": "[]"},
+    "acme-order": {
+        "account_id": "another",
+        "kind": "dns",
+        "value": "another",
+        "machine_id": "another",
+        "thumbprint": "another",
+        "spki": b"another",
+        "ak_name": b"another",
+        "boot": "9.9",
+    },
 }
 """What whoever writes to the database makes of a row."""
 
@@ -185,6 +197,7 @@ async def furnished(start: Starter) -> Service:
     await service.store.write(lambda tx: tx.runs.issue(an_attempt()))
     await service.store.write(concluded)
     await service.store.write(lambda tx: chained(tx, at))
+    await service.store.write(lambda tx: answered(tx, at))
     return service
 
 
@@ -262,6 +275,7 @@ UNTOLD = {
         *("id", "result_id", "csr_name", "signer_name", "reason", "message", "assurance", "ak_name", "at"),
     },
     "run-attempt": {"issued_at", "expires_at", "used_at"},
+    "acme-order": {"id", "token", "error", "created_at", "validated_at", "serials"},
     "ca-chain": {"imported_at"},
     "anchor": {"reason", "added_at", "added_by", "changed_at", "changed_by"},
 }

@@ -47,6 +47,8 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_HSM_CA_DAYS": ("30", 30),
     "ITL_HSM_CERTIFICATES_PER_DAY": ("10", 10),
     "ITL_CRYPTO_POLICY": ("cnsa1", "cnsa1"),
+    "ITL_ACME_HTTP_NETWORKS": ("10.0.0.0/8,127.0.0.1/32", ("10.0.0.0/8", "127.0.0.1/32")),
+    "ITL_ACME_HTTP_PORT": ("8080", 8080),
     "ITL_COMPAT_SERVER_KEYS": ("true", True),
     "ITL_COMPAT_OFFLINE_BUNDLE": ("true", True),
     "ITL_COMPAT_PROTOCOL_1": ("true", True),
@@ -218,6 +220,7 @@ def test_documentation_lists_exactly_the_settings() -> None:
 
 
 TOGETHER = {
+    "ITL_ACME",
     "ITL_DB_PASSWORD_FILE",
     "ITL_ADMIN_TOKEN_FILE",
     "ITL_PROXY_SECRET_FILE",
@@ -229,6 +232,13 @@ TOGETHER = {
     "ITL_TEE_TEST_ANCHORS",
 }
 """Settings that mean nothing alone; they have tests of their own."""
+
+
+def test_acme_needs_a_ca() -> None:
+    """What it would issue with is there, or the service says at its start that it is not."""
+    assert load(ITL_ACME="bound", ITL_ENROLLMENT_CA_UNENCRYPTED="true").acme == "bound"
+    with pytest.raises(SettingsInvalid, match="ITL_ACME needs a CA"):
+        load(ITL_ACME="open")
 
 
 @pytest.mark.parametrize("variable", [v for v in DOCUMENTED if v not in TOGETHER])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,14 +14,12 @@ from attestation.client.text import clean
 from attestation.errors import RequestInvalid
 from attestation.machines import DEFAULT_CLUSTER, Role
 from attestation.results import Assurance
-from attestation_cli.options import FILE_PATH, listing, new_proposal_option, printing
+from attestation_cli.options import FILE_PATH, listing, new_proposal_option, printing, seconds
 from attestation_cli.render import Column, cell, moment_cell, span
 from attestation_cli.session import Session, checked
 
 if TYPE_CHECKING:
     from attestation.api import PendingApproval, RegistrationTokenCreated
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @click.group("token")
@@ -35,13 +32,6 @@ def group() -> None:
           --out rack4.token
       attestation token list
     """
-
-
-def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
-    match = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", value)
-    if match is None:
-        raise click.BadParameter("needs a number and a unit, e.g. 90s, 30m, 12h, 7d")
-    return int(match[1]) * _UNITS[match[2]]
 
 
 @group.command()
@@ -66,7 +56,7 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
 @click.option(
     "--expires-in",
     "expires_in_seconds",
-    callback=_seconds,
+    callback=seconds,
     default="24h",
     show_default=True,
     help="Number and unit: 90s, 30m, 12h, 7d.",

@@ -9,7 +9,8 @@ Each name is imported with its module when it is first used: whoever needs no mo
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attestation.api.approvals import *  # noqa: F403 -- the package is the namespace of the schemas
+    from attestation.api.acme import *  # noqa: F403 -- the package is the namespace of the schemas
+    from attestation.api.approvals import *  # noqa: F403 -- likewise
     from attestation.api.audit import *  # noqa: F403 -- likewise
     from attestation.api.ca import *  # noqa: F403 -- likewise
     from attestation.api.collateral import *  # noqa: F403 -- likewise
@@ -49,6 +50,7 @@ _MODULES = (
     "inspection",
     "runs",
     "hsm",
+    "acme",
 )
 
 

@@ -214,6 +214,21 @@ class PublicAPI:
                         accept=CRL)
     hsm_ca = Operation("pki_hsm_ca", "GET /pki/hsm/{issuer_id}.crt", e.IssuerUnknown, e.RateLimited,
                        accept="application/pkix-cert")
+    acme_directory = Operation("acme_directory", "GET /acme/directory", 404)
+    acme_new_nonce = Operation("acme_new_nonce", "HEAD /acme/new-nonce", 404, e.SignerUnavailable)
+    acme_get_nonce = Operation("acme_get_nonce", "GET /acme/new-nonce", 404, e.SignerUnavailable)
+    acme_new_account = Operation("acme_new_account", "POST /acme/new-account")
+    acme_account = Operation("acme_account", "POST /acme/accounts/{account_id}")
+    acme_orders = Operation("acme_orders", "POST /acme/accounts/{account_id}/orders")
+    acme_key_change = Operation("acme_key_change", "POST /acme/key-change")
+    acme_new_order = Operation("acme_new_order", "POST /acme/new-order")
+    acme_order = Operation("acme_order", "POST /acme/orders/{order_id}")
+    acme_authorization = Operation("acme_authorization", "POST /acme/authorizations/{order_id}")
+    acme_challenge = Operation("acme_challenge", "POST /acme/challenges/{order_id}")
+    acme_finalize = Operation("acme_finalize", "POST /acme/orders/{order_id}/finalize")
+    acme_certificate = Operation("acme_certificate", "POST /acme/certificates/{order_id}/{serial}",
+                                 accept="application/pem-certificate-chain")
+    acme_revoke = Operation("acme_revoke_cert", "POST /acme/revoke-cert")
     ocsp_post = Operation("pki_ocsp", "POST /pki/ocsp", e.CANotConfigured, accept=OCSP)
     ocsp = Operation("pki_ocsp_get", "GET /pki/ocsp/{request:path}", e.CANotConfigured, accept=OCSP)
 
@@ -401,6 +416,38 @@ class OperatorAPI:
     @operation("revoke_registration_token", "DELETE /registration-tokens/{token_id}", e.RegistrationTokenUnknown)
     def revoke_registration_token(self, token_id: str) -> None:
         """Make a registration token useless."""
+
+    # ACME
+
+    @operation("make_acme_key", "POST /acme/keys", e.MachineUnknown, e.SignerUnavailable)
+    def make_acme_key(self, request: api.ACMEKeyRequest) -> api.ACMEKeyMade:
+        """Make a key with which somebody may make one ACME account; it is in this answer only."""
+
+    @operation("list_acme_keys", "GET /acme/keys", e.RequestInvalid)
+    def acme_keys(
+        self, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.ACMEKeyDetail], api.ACMEKeyPage]:
+        """Yield keys for ACME accounts, newest first, without the keys."""
+
+    @operation("revoke_acme_key", "POST /acme/keys/{key_id}/revoke", e.ACMEUnknown, e.TransitionForbidden)
+    def revoke_acme_key(self, key_id: str) -> api.ACMEKeyDetail:
+        """Let a key make no account any more."""
+
+    @operation("list_acme_accounts", "GET /acme/accounts", e.RequestInvalid)
+    def acme_accounts(
+        self, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.ACMEAccountDetail], api.ACMEAccountPage]:
+        """Yield ACME accounts, newest first."""
+
+    @operation("revoke_acme_account", "POST /acme/accounts/{account_id}/revoke", e.ACMEUnknown, e.TransitionForbidden)
+    def revoke_acme_account(self, account_id: str, reason: str) -> api.ACMEAccountDetail:
+        """End an ACME account for good; its certificates stay."""
+
+    @operation("list_acme_orders", "GET /acme/orders", e.RequestInvalid)
+    def acme_orders(
+        self, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.ACMEOrderDetail], api.ACMEOrderPage]:
+        """Yield ACME orders, newest first; each goes a day after its end."""
 
     @operation("import_allow_list", "POST /allow-list", e.RequestInvalid, e.NameInUse)
     def import_allow_list(self, request: api.AllowListImport) -> api.AllowListImported | api.PendingApproval:

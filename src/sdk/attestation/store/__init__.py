@@ -7,6 +7,7 @@
 `postgres.py` how it keeps that promise, `queues.py` what they share.
 """
 
+from attestation.store.acme import ACMEAccount, ACMEKey, ACMEOrder
 from attestation.store.acts import ACTS_OF_ONE, Act
 from attestation.store.allow_list import AllowListRow
 from attestation.store.approvals import Approval
@@ -85,6 +86,9 @@ __all__ = [
     "MAX_LOG_BYTES",
     "NOT_AUTHORITY",
     "PUBLISHED",
+    "ACMEAccount",
+    "ACMEKey",
+    "ACMEOrder",
     "AKBinding",
     "Act",
     "AllowListRow",

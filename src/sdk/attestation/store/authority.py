@@ -13,6 +13,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, Select, Table, and_, select, true
 
 from attestation.store.tables import (
+    ACMEOrderRow,
     AKBindingRow,
     AllowListTableRow,
     ApprovalRow,
@@ -137,6 +138,15 @@ AUTHORITY: Final = {
             nothing=(None,),
             says="verdict",
         ),
+        _table(
+            "acme-order",
+            ACMEOrderRow,
+            "order_id",
+            "account_id kind value machine_id status thumbprint spki ak_name boot expires_at",
+            # What is ready becomes a certificate without being judged again.
+            nothing=("pending", "valid", "invalid"),
+            says="status",
+        ),
     )
 }
 """By the name of the table."""
@@ -154,6 +164,9 @@ NOT_AUTHORITY: Final = {
     "runs": "asks a node for evidence; what was judged names the run as it was then",
     "run_blobs": "evidence",
     "run_seals": "what is to be signed, compared with what was judged; what was signed stands in the audit",
+    "acme_keys": "let somebody make an account; what they are is derived from the service's key",
+    "acme_accounts": "ask, and have nothing: an order names the key that may finalize it",
+    "acme_nonces": "refuse what was used before",
     "hsm_issuers": "CAs of others, whom nobody here believes; what is registered stands in the audit",
     "hsm_certificates": "certificates of others, by which nobody is let in here; each stands in the audit",
     "hsm_crls": "signed by the key that it speaks of",

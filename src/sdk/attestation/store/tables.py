@@ -961,6 +961,86 @@ class HSMQuoteRow(Base):
     last_step: Mapped[str | None]
 
 
+class ACMEKeyRow(Base):
+    """Keys for external accounts of ACME: who may make one account, and for which machine. What they are is derived."""
+
+    __tablename__ = "acme_keys"
+    __table_args__ = (Index(None, "expires_at"), {"sqlite_autoincrement": True})
+
+    id: Mapped[Serial]
+    key_id: Mapped[str] = mapped_column(unique=True)
+    machine_id: Mapped[str | None]
+    note: Mapped[str]
+    created_at: Mapped[datetime]
+    created_by: Mapped[str]
+    expires_at: Mapped[datetime]
+    account_id: Mapped[str | None]
+    revoked_at: Mapped[datetime | None]
+
+
+class ACMEAccountRow(Base):
+    """Accounts of ACME: a public key that asks. What it may have, orders say."""
+
+    __tablename__ = "acme_accounts"
+    __table_args__ = (
+        CheckConstraint("status IN ('valid', 'deactivated', 'revoked')", name="status"),
+        UniqueConstraint("thumbprint"),
+        Index(None, "ended_at"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    account_id: Mapped[str] = mapped_column(unique=True)
+    thumbprint: Mapped[str]
+    jwk: Mapped[str]
+    contact: Mapped[str]
+    status: Mapped[str]
+    key_id: Mapped[str | None]
+    machine_id: Mapped[str | None]
+    created_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+
+
+class ACMEOrderRow(Base):
+    """Orders of ACME, each with its one identifier, authorization and challenge."""
+
+    __tablename__ = "acme_orders"
+    __table_args__ = (
+        CheckConstraint("status IN ('pending', 'ready', 'valid', 'invalid')", name="status"),
+        Index(None, "account_id", "id"),
+        Index(None, "expires_at"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    order_id: Mapped[str] = mapped_column(unique=True)
+    account_id: Mapped[str] = mapped_column(ForeignKey("acme_accounts.account_id"))
+    kind: Mapped[str]
+    value: Mapped[str]
+    machine_id: Mapped[str]
+    status: Mapped[str]
+    token: Mapped[str]
+    error: Mapped[str | None]
+    thumbprint: Mapped[str | None]
+    spki: Mapped[bytes | None]
+    ak_name: Mapped[bytes | None]
+    boot: Mapped[str | None]
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    validated_at: Mapped[datetime | None]
+    serials: Mapped[str]
+
+
+class ACMENonceRow(Base):
+    """Nonces of ACME that were used; those that were not are nowhere."""
+
+    __tablename__ = "acme_nonces"
+    __table_args__ = (Index(None, "expires_at"), {"sqlite_with_rowid": False})
+
+    nonce: Mapped[Key]
+    expires_at: Mapped[datetime]
+
+
 class AllowListTableRow(Base):
     """EKs admitted in advance. What was removed admits nobody, and is remembered: to list it again replaces it."""
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from attestation.clock import Clock
+from attestation.store.acme import ACME
 from attestation.store.acts import Acts
 from attestation.store.allow_list import AllowList
 from attestation.store.approvals import Approvals
@@ -60,6 +61,7 @@ class Tx:
     __slots__ = (
         "_clock",
         "_sql",
+        "acme",
         "acts",
         "ak_bindings",
         "ak_certificates",
@@ -118,6 +120,7 @@ class Tx:
         self.handovers = Handovers(sql)
         self.hsm = HSM(sql)
         self.hsm_quotes = HSMQuotes(sql)
+        self.acme = ACME(sql)
         self.acts = Acts(sql)
         self.allow_list = AllowList(sql)
         self.approvals = Approvals(sql)

@@ -35,6 +35,8 @@ RUNS_KEPT = timedelta(hours=168)
 """For so long after its deadline an attestation run and its evidence can be asked for, and sealed."""
 QUOTES_KEPT = timedelta(days=30)
 """For so long after its end a QuoteAttestation is kept, with its evidence and what became of its key."""
+ACME_KEPT = timedelta(days=1)
+"""For so long after its end an order of ACME can be looked at, and an account that has ended."""
 REFUSALS_KEPT = timedelta(days=1)
 """For so long a refusal of a Kubernetes request is answered again."""
 
@@ -89,6 +91,8 @@ async def _for_all(res: Resources) -> None:
         pass
     while await _forget_hsm(res):
         pass
+    while await _forget_acme(res):
+        pass
     purged = PURGE_BATCH
     while purged >= PURGE_BATCH:
         purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total
@@ -120,6 +124,12 @@ async def _forget_hsm(res: Resources) -> bool:
         return max(quotes, tx.hsm.purge(ended, PURGE_BATCH))
 
     return await res.store.write(work) >= PURGE_BATCH
+
+
+async def _forget_acme(res: Resources) -> bool:
+    """Delete nonces, orders, keys and accounts of ACME that are over; True if there may be more."""
+    at = res.clock.now()
+    return await res.store.write(lambda tx: tx.acme.purge(at, at - ACME_KEPT, PURGE_BATCH)) >= PURGE_BATCH
 
 
 async def _drain(res: Resources) -> bool:

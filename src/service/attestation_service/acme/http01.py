@@ -1,0 +1,100 @@
+"""`http-01` (RFC 8555, 8.3): what answers at a host name knows the key authorization.
+
+The service goes out to a host that somebody else's resolver names, so it goes nowhere but into
+`ITL_ACME_HTTP_NETWORKS`: every address of the name must lie there, it connects to one that was checked and not to the
+name again, follows no redirect, uses no proxy, and reads a few hundred bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import socket
+from typing import Any, Final
+
+import httpx
+import structlog
+
+from attestation_service.acme.problems import PREFIX
+from attestation_service.settings import Settings
+
+log = structlog.get_logger("attestation_service.acme")
+
+SECONDS: Final = 10.0
+"""For all of it, the resolver included."""
+MAX_BYTES: Final = 512
+AT_ONCE: Final = 8
+"""So many are looked at side by side: each may take its whole time."""
+_TURNS: Final = asyncio.Semaphore(AT_ONCE)
+
+
+class _NotThere(Exception):
+    """What is to be told of a host: the type of the problem, and words."""
+
+    def __init__(self, kind: str, words: str) -> None:
+        super().__init__(words)
+        self.kind = kind
+
+
+async def look(hostname: str, token: str, expected: str, settings: Settings) -> dict[str, Any] | None:
+    """Return None where the host has the key authorization; else why not, a problem."""
+    try:
+        async with asyncio.timeout(SECONDS), _TURNS:
+            address = await _address(hostname, settings)
+            found = await _fetch(hostname, address, token, settings)
+    except TimeoutError:
+        return _problem("connection", f"the host did not answer within {SECONDS:.0f} seconds")
+    except _NotThere as e:
+        log.info("acme.http01_failed", hostname=hostname, reason=str(e))
+        return _problem(e.kind, str(e))
+    if not hmac.compare_digest(found.rstrip(), expected.encode("ascii")):
+        return _problem("incorrectResponse", "the host answers something else than the key authorization")
+    return None
+
+
+async def resolve(hostname: str, port: int) -> list[str]:
+    """Return the addresses of a host name."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(hostname, port, type=socket.SOCK_STREAM)
+    except OSError:
+        raise _NotThere("dns", "the host name leads to no address") from None
+    return [str(each[4][0]) for each in found]
+
+
+async def _address(hostname: str, settings: Settings) -> str:
+    addresses = await resolve(hostname, settings.acme_http_port)
+    for text in addresses:
+        address = ipaddress.ip_address(text.partition("%")[0])
+        mapped = getattr(address, "ipv4_mapped", None)
+        if not any((mapped or address) in network for network in settings.acme_http_networks):
+            # Not which: the resolver's answer is not for whoever asks.
+            raise _NotThere("rejectedIdentifier", "the host name leads out of ITL_ACME_HTTP_NETWORKS")
+    return addresses[0]
+
+
+async def _fetch(hostname: str, address: str, token: str, settings: Settings) -> bytes:
+    host = f"[{address}]" if ":" in address else address
+    port = settings.acme_http_port
+    url = f"http://{host}:{port}/.well-known/acme-challenge/{token}"
+    named = hostname if port == 80 else f"{hostname}:{port}"
+    found = b""
+    try:
+        # No proxy and no certificate of the environment; nothing is kept open.
+        async with (
+            httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=SECONDS) as client,
+            client.stream("GET", url, headers={"Host": named, "Accept-Encoding": "identity"}) as answer,
+        ):
+            if answer.status_code != 200:
+                raise _NotThere("unauthorized", f"the host answers {answer.status_code}")
+            async for chunk in answer.aiter_raw():
+                found += chunk
+                if len(found) > MAX_BYTES:
+                    raise _NotThere("unauthorized", f"the host answers more than {MAX_BYTES} bytes")
+    except httpx.HTTPError:
+        raise _NotThere("connection", "the host does not answer on the port") from None
+    return found
+
+
+def _problem(kind: str, words: str) -> dict[str, Any]:
+    return {"type": PREFIX + kind, "detail": words, "status": 403}
