@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import struct
 from dataclasses import replace
 from datetime import timedelta
@@ -68,6 +69,29 @@ def test_answers_that_prove_nothing() -> None:
     assert judged(answer(nonce()), nonce(timedelta(seconds=1))).verdict is Verdict.FAILED
     for stale in (bytes(range(32)), nonce(timedelta(hours=25)), nonce(timedelta(seconds=-1))):
         assert judged(answer(stale), stale).verdict is Verdict.FAILED
+
+
+def test_a_quote_of_the_variant_without_a_nonce() -> None:
+    """Its report data is over the key alone: refused, whatever nonce stands beside it."""
+    e, n = numbers()
+    bare = tcs_kmra.UnverifiedAnswer(exponent=e, modulus=n, quote=b"")
+    quote = evidence("sgx", tcs_kmra.report_data(bare, b""))
+    data = struct.pack("<QQ", len(e), len(n)) + e + n + quote
+    result = judged(data, nonce())
+    assert (result.verdict, result.tier) == (Verdict.FAILED, "")
+
+
+def test_a_key_in_other_forms_is_another_key() -> None:
+    """Report data over the SubjectPublicKeyInfo, as ours is, or over 64 bytes of another digest: refused (§12)."""
+    e, n = numbers()
+    spki = tcs_kmra.parse(answer(nonce())).spki
+    for over in (spki + nonce(), spki):
+        quote = evidence("sgx", hashlib.sha256(over).digest() + bytes(32))
+        data = struct.pack("<QQ", len(e), len(n)) + e + n + quote
+        assert judged(data, nonce()).verdict is Verdict.FAILED
+    good = tcs_kmra.report_data(tcs_kmra.parse(answer(nonce())), nonce())
+    quote = evidence("sgx", good[:32] + b"\1" * 32)
+    assert judged(struct.pack("<QQ", len(e), len(n)) + e + n + quote, nonce()).verdict is Verdict.FAILED
 
 
 def test_which_nonces_are_fresh() -> None:

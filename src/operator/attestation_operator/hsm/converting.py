@@ -6,11 +6,12 @@ models, or it is left out with its reason. Nothing is taken over in silence: wha
 what has no counterpart is dropped. No PIN is repeated, wherever it stands.
 """
 
-# Algorithms for: wrapped-key
+# Algorithms for: wrapped-key, digest
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -26,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_public_key,
     load_pem_public_key,
 )
+from cryptography.x509 import load_pem_x509_certificates
 from pydantic import BaseModel, ValidationError
 
 from attestation.clock import parse_rfc3339, rfc3339
@@ -45,6 +47,9 @@ _NO_LIST_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _ISSUER: Final = re.compile(r"(issuers|clusterissuers)\.[a-z0-9.-]+/([a-z0-9]([a-z0-9.-]*[a-z0-9])?)")
 _MODES: Final = {"ca": "Provisioned", "selfsigned": "SelfSigned"}
 _NONCE_BYTES: Final = 32
+_CERTIFICATES: Final = ("tls.crt", "tls.cert")
+_BLOB_BYTES: Final = 384 + 24
+"""RSA-3072 OAEP of an AES key, and at least one block of AES key wrap behind it."""
 _SHOWN: Final = 60
 _SECRET: Final = "pkcs11Pin"  # noqa: S105 -- the name of a member
 
@@ -104,6 +109,8 @@ def convert(document: object, wanted: Wanted, into: Converted) -> None:
         _module(document, name, wanted, into)
     elif kind == "QuoteAttestation" and (group == SEED_GROUP or version == TCS):
         _quote(document, name, wanted, into, of_tcs=version == TCS)
+    elif kind == "Secret" and version == "v1" and _is_wrapped_key(document.get("data")):
+        _secret(document["data"], f"Secret {name}", into)
     else:
         into.dropped.append(f"{_word(kind)} {name} of {_word(version)}: nothing of ours is made of it")
 
@@ -408,7 +415,7 @@ def _bytes(value: object, *, twice: bool) -> bytes:
         MalformedEvidence: It is none.
     """
     if not isinstance(value, str):
-        raise MalformedEvidence("quote, nonce or publicKey is missing")
+        raise MalformedEvidence("a value is missing, or no text")
     try:
         found = base64.b64decode("".join(value.split()), validate=True)
         return base64.b64decode(b"".join(found.split()), validate=True) if twice else found
@@ -416,6 +423,37 @@ def _bytes(value: object, *, twice: bool) -> bytes:
         raise MalformedEvidence(
             f"quote, nonce or publicKey is not base64{' in base64' if twice else ''}"
         ) from e
+
+
+def _is_wrapped_key(data: object) -> bool:
+    return isinstance(data, Mapping) and "tls.key" in data and bool(data.keys() & {*_CERTIFICATES})
+
+
+def _secret(data: Mapping[str, Any], what: str, into: Converted) -> None:
+    """Say whose key Intel's issuer was given: base64 in base64, also under the name that its documentation has.
+
+    Nothing of ours is made of it: nobody signed it, so it may be anybody's key for anybody's hardware.
+    """
+    try:
+        blob = _bytes(data["tls.key"], twice=True)
+        [named] = [each for each in _CERTIFICATES if each in data]
+        chain = load_pem_x509_certificates(_bytes(data[named], twice=True))
+    except ValueError:
+        into.dropped.append(
+            f"{what}: tls.key and one of {' and '.join(_CERTIFICATES)} are not as Intel's issuer has them"
+        )
+        return
+    except MalformedEvidence:
+        into.dropped.append(f"{what}: tls.key or its certificate is not base64 in base64")
+        return
+    if len(blob) < _BLOB_BYTES:
+        into.dropped.append(f"{what}: tls.key is no wrapped key")
+        return
+    digest = hashlib.sha256(chain[0].public_bytes(Encoding.DER)).hexdigest()
+    into.dropped.append(
+        f"{what}: nobody signed the wrapped key of {chain[0].subject.rfc4514_string()[:_SHOWN]}, certificate {digest}: "
+        "hand that key over anew, by attestation hsm wrap"
+    )
 
 
 def _text(data: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,19 @@ import yaml  # type: ignore[import-untyped]  # PyYAML has no types
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509 import load_der_x509_certificate
 
 from attestation.errors import RequestInvalid
 from attestation.evidence import tcs_kmra
+from attestation.pki.external import make_ca
 from attestation.quote import parse_envelope
 from attestation_cli.session import Session
 from attestation_operator import crds
 from attestation_operator.commands.hsm_convert import MAX_BYTES, convert_file
+from tests.unit.evidence.dcap_zoo import AT
 from tests.unit.evidence.test_tcs_kmra import answer, nonce
+from tests.unit.pki.leaf_kit import CA_NAME, SERIAL
+from tests.unit.quote.test_handing import spki
 
 SIGNER = "0f" * 32
 UID = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
@@ -177,6 +183,21 @@ def test_what_our_kinds_do_not_take_is_left_out(tmp_path: Path, change: tuple[st
     assert PIN not in told.output
 
 
+def pem_of_ca() -> bytes:
+    """Return the certificate of a CA, PEM."""
+    key = ec.derive_private_key(6, ec.SECP384R1())
+    made = make_ca(
+        subject=CA_NAME,
+        spki=spki(key),
+        key=key,
+        serial=SERIAL,
+        at=AT,
+        duration=timedelta(days=9),
+        path_length=0,
+    )
+    return load_der_x509_certificate(made).public_bytes(Encoding.PEM)
+
+
 def twice(data: bytes) -> str:
     """Return base64 in base64."""
     return base64.b64encode(base64.b64encode(data)).decode()
@@ -264,6 +285,32 @@ def test_a_quote_attestation_of_the_proposal(tmp_path: Path) -> None:
     assert first["spec"]["evidence"] == second["spec"]["evidence"]
     assert first["spec"]["evidence"]["format"] == "sgx-dcap-v3"
     assert "not bound by itl-qa-v1" in told.stderr
+
+
+def test_a_secret_of_intels_issuer(tmp_path: Path) -> None:
+    """Base64 in base64, and `tls.cert` too: whose key it is, is said, and that it must be handed over anew."""
+    chain = pem_of_ca()
+    blob = bytes(384) + b"wrapped!" * 25
+
+    def told(**data: str) -> str:
+        about = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ca"}, "type": "Opaque"}
+        named = {name.replace("_", "."): value for name, value in data.items()}
+        done = run(tmp_path, yaml.safe_dump(about | {"data": named}))
+        assert (done.exit_code, done.stdout) == (1, "")
+        return done.stderr
+
+    for name in ("tls_crt", "tls_cert"):
+        words = told(tls_key=twice(blob), **{name: twice(chain)})
+        assert "CN=Cluster CA" in words
+        assert "hand that key over anew" in words
+        assert base64.b64encode(blob).decode()[:40] not in words
+    once = base64.b64encode(chain).decode()
+    assert "not base64 in base64" in told(tls_key=twice(blob), tls_crt=once)
+    assert "not base64 in base64" in told(tls_key="7", tls_crt=twice(chain))
+    assert "are not as Intel" in told(tls_key=twice(blob), tls_crt=twice(chain), tls_cert=twice(chain))
+    assert "are not as Intel" in told(tls_key=twice(blob), tls_crt=twice(b"no certificate"))
+    assert "is no wrapped key" in told(tls_key=twice(bytes(384)), tls_crt=twice(chain))
+    assert "nothing of ours is made of it" in told(tls_crt=twice(chain))
 
 
 @pytest.mark.parametrize(
