@@ -49,7 +49,7 @@ def judged(
 
 
 def test_a_key_that_was_made_in_the_tpm(blank_tpm: SoftwareTPM) -> None:
-    """One that decrypts is what a CA key is wrapped under, one that signs what a request is of; neither is the other."""
+    """One that decrypts is for a CA key to be wrapped under, one that signs for a request; neither is the other."""
     with blank_tpm.node() as node:
         for key, purpose in (
             (node.create_decryption_key(), Purpose.KEY_PROVISIONING),
