@@ -276,7 +276,9 @@ async def start(
     monkeypatch.setattr("attestation_service.runs.sealing.TICK_SECONDS", 3600.0)
     (tmp_path / "configs").mkdir()
     for role in ("controlplane", "worker-infra", "worker-app"):
-        (tmp_path / "configs" / f"{role}-final.yaml").write_text(BASE)
+        kind = "controlplane" if role == "controlplane" else "worker"
+        text = BASE.replace("type: worker", f"type: {kind}")
+        (tmp_path / "configs" / f"{role}-final.yaml").write_text(text)
     starter = Starter(tmp_path)
     async with starter.stack:
         yield starter

@@ -76,6 +76,7 @@ def test_no_text_is_shown_that_nobody_named() -> None:
         "ITL_PENDING_ANSWER",
         "ITL_TPM_REVOCATION",
         "ITL_EK_EXPIRY",
+        "ITL_CONFIG_LINT",
     }
     assert {n for n, each in found.items() if each.value and CANARY in each.value} <= literal
     assert found["ITL_SERVICE_KEY"].is_set

@@ -57,7 +57,7 @@ def _unsealable(_base: Path, patch: pytest.MonkeyPatch) -> None:
 CAUSES: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], None], str]] = {
     "no file for the role": (_gone, "no base configuration for role worker-app in cluster default"),
     "unreadable": (_no_file, "base configuration for role worker-app in cluster default: Is a directory"),
-    "broken": (_broken, "base configuration: line 2 is not YAML that everybody reads alike"),
+    "broken": (_broken, "configuration: line 2 is not YAML that everybody reads alike"),
     "not sealed": (_unsealable, "the configuration cannot be sealed to this machine"),
 }
 

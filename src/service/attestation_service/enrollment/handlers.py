@@ -474,5 +474,6 @@ async def listed(machine_id: Id, cursor: Cursor = None, limit: Limit = 50, *, re
 
 
 def _detail(row: Issuance) -> CertificateDetail:
-    members = {name: getattr(row, name) for name in CertificateDetail.model_fields if name != "certificate"}
+    of_the_der = {"certificate", "no_rev_avail"}  # no list reads the certificates themselves
+    members = {name: getattr(row, name) for name in CertificateDetail.model_fields if name not in of_the_der}
     return CertificateDetail(**members, certificate=None)
