@@ -201,6 +201,7 @@ class Use(StrEnum):
     ACME = "acme-account"
     OPERATOR_CERTIFICATE = "operator-certificate"
     CA = "ca-key"
+    CLUSTER_CA = "cluster-ca-key"
     LEAF = "certified-key"
     REQUEST = "proof-of-possession"
     KEY_ID = "key-identifier"
@@ -523,8 +524,22 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 title="keys of the CA, and what they sign: certificates, CRLs, OCSP answers",
                 algorithms=("ecdsa-p384", "rsa-4096", "ml-dsa-87", "sha384"),
                 chooser=Chooser.DEPLOYMENT,
-                parameters="ECDSA and PKCS#1 v1.5 with SHA-384; ML-DSA with an empty context",
+                parameters="ECDSA and PKCS#1 v1.5 with SHA-384; ML-DSA with an empty context.",
                 enforced="at start: ITL_ENROLLMENT_CA_ALGORITHM; when a rotation names another",
+            ),
+            Entry(
+                use=Use.CLUSTER_CA,
+                title="CA keys that a cluster has in hardware of its own, and what they sign",
+                algorithms=("ecdsa-p256", "ecdsa-p384", "rsa-4096", "ml-dsa-87", "sha256", "sha384"),
+                chooser=Chooser.DEPLOYMENT,
+                parameters="as those of the CA; P-256 with SHA-256, in a TPM alone",
+                enforced="by the cluster: keyType of its issuers",
+                exemptions=(
+                    _exempt(
+                        "the cluster's own CA: the service believes no machine and nobody by it",
+                        *("ecdsa-p256", "ecdsa-p384", "rsa-4096", "ml-dsa-87", "sha256"),
+                    ),
+                ),
             ),
             Entry(
                 use=Use.LEAF,

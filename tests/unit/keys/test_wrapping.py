@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.errors import KeyUnsupported
-from attestation.keys.wrapping import OAEPHash, wrap_key
+from attestation.hsm import OAEPHash
+from attestation.keys.wrapping import wrap_key
 
 HASHES = {"sha256": hashes.SHA256(), "sha1": hashes.SHA1()}
 

@@ -30,6 +30,9 @@ POLICY: Final = LeafPolicy(
     names=ANY,
 )
 EVERYTHING: Final = replace(POLICY, usages=frozenset(USAGES), allow_ca=True, max_path_length=3)
+EXAMPLE: Final = NameRules(
+    dns_names=("example.com",), ip_networks=("10.0.0.0/8",), uris=(), emails=("example.com",)
+)
 SERIAL: Final = serial_of(bytes(range(1, 21)))
 SERVER: Final = ("digital signature", "server auth")
 

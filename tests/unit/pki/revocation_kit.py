@@ -20,6 +20,8 @@ ALGORITHMS = ("ecdsa-p384", "rsa-4096", "ml-dsa-87")
 @cache
 def key_of(algorithm: str, name: str = "ca") -> SigningKey:
     """Return the private key called *name*: made once, RSA keys are slow."""
+    if algorithm == "ecdsa-p256":
+        return ec.generate_private_key(ec.SECP256R1())
     if algorithm == "ecdsa-p384":
         return ec.generate_private_key(ec.SECP384R1())
     if algorithm == "rsa-4096":

@@ -134,13 +134,14 @@ def test_a_validity_that_ends_before_it_begins_is_refused() -> None:
 
 
 def test_what_ca_keys_sign_with() -> None:
-    """SHA-384, and for ML-DSA no hash of its own; no other curve is a CA key."""
+    """SHA-384, of P-256 SHA-256, and for ML-DSA no hash of its own; no other curve is a CA key."""
+    assert isinstance(signing_hash(throwaway_key("ecdsa-p256")), hashes.SHA256)
     assert isinstance(signing_hash(throwaway_key("ecdsa-p384")), hashes.SHA384)
     assert isinstance(signing_hash(ca_of("rsa-4096").key), hashes.SHA384)
     assert signing_hash(throwaway_key("ml-dsa-87")) is None
     content = ca_of("ecdsa-p384").content_of(ProfileName.NODE_CLIENT)
     with pytest.raises(KeyUnsupported, match="P-384"):
-        make_certificate(content, leaf_key())
+        make_certificate(content, leaf_key("ecdsa-p521"))
 
 
 def test_serial_numbers_are_20_bytes_and_positive() -> None:

@@ -179,7 +179,7 @@ def test_times_after_2049() -> None:
 
 def test_keys_that_sign_no_lists() -> None:
     """Another curve or kind is refused before anything is signed."""
-    for key in (ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()):
+    for key in (ec.generate_private_key(ec.SECP521R1()), ed25519.Ed25519PrivateKey.generate()):
         with pytest.raises(KeyUnsupported):
             build_crl(
                 pki("ecdsa-p384").ca,

@@ -51,7 +51,7 @@ def ca(**how: Any) -> bytes:
     return make_ca(**(given | how))
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ["ecdsa-p256", *ALGORITHMS])
 def test_a_ca_certifies_itself(algorithm: Algorithm) -> None:
     """With a key of each kind; what was made is read back as a CA that may issue."""
     key = key_of(algorithm, "hsm")
@@ -66,8 +66,8 @@ def test_a_ca_certifies_itself(algorithm: Algorithm) -> None:
 
 def test_what_no_ca_certificate_says() -> None:
     """A key of another kind or of somebody else, a life without end, nobody's name."""
-    with pytest.raises(CAInvalid, match="ecdsa-p256"):
-        ca(spki=spki_of(leaf_key()))
+    with pytest.raises(CAInvalid, match="ecdsa-p521"):
+        ca(spki=spki_of(leaf_key("ecdsa-p521")))
     with pytest.raises(CAInvalid, match="no public key"):
         ca(spki=b"\x30\x00")
     with pytest.raises(CertificateNotConformant, match="without a name"):
@@ -76,6 +76,10 @@ def test_what_no_ca_certificate_says() -> None:
         ca(duration=MAX_CA_DURATION + timedelta(seconds=1))
     with pytest.raises(CertificateNotConformant, match="subject-kubernetes"):
         ca(subject=named((NameOID.COMMON_NAME, "system:ca")))
+    # Of several groups an API server takes each.
+    groups = [(NameOID.ORGANIZATION_NAME, each) for each in ("system:masters", "Team Blue")]
+    with pytest.raises(CertificateNotConformant, match="subject-kubernetes"):
+        ca(subject=named(*groups))
     # Who finds a CA by its name must not take it for one of ours.
     with pytest.raises(CertificateNotConformant, match="issuer-purpose"):
         ca(subject=named((NameOID.COMMON_NAME, "ITL Operator CA")))
@@ -125,8 +129,8 @@ def test_a_ca_issues_within_its_life() -> None:
         read_ca(made, at=AT + timedelta(days=365, seconds=1))
     with pytest.raises(CAInvalid, match="cannot be read"):
         read_ca(b"\x30\x00", at=AT)
-    other = rebuild(made, {6: spki_of(leaf_key())})
-    with pytest.raises(CAInvalid, match="ecdsa-p256"):
+    other = rebuild(made, {6: spki_of(leaf_key("ecdsa-p521"))})
+    with pytest.raises(CAInvalid, match="ecdsa-p521"):
         read_ca(other, at=AT)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from datetime import timedelta
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from attestation.pki.leaf import INVALID, LeafContent, LeafPolicy, Refusal, judg
 from attestation.pki.leaf_names import NameRules
 from attestation.pki.profiles import NO_REV_AVAIL, SHORT_LIVED
 from attestation.pki.request import read_request
-from attestation.pki.usages import USAGES, key_purposes
+from attestation.pki.usages import NEVER_OF_LEAVES, USAGES, key_purposes
 from tests.unit.pki.certificate_kit import (
     ADDRESS,
     ALGORITHMS,
@@ -32,7 +32,18 @@ from tests.unit.pki.certificate_kit import (
     spki_of,
     with_extension,
 )
-from tests.unit.pki.leaf_kit import EVERYTHING, POLICY, SERIAL, SUBJECT, asked, csr, hsm_ca, judged, named
+from tests.unit.pki.leaf_kit import (
+    EVERYTHING,
+    EXAMPLE,
+    POLICY,
+    SERIAL,
+    SUBJECT,
+    asked,
+    csr,
+    hsm_ca,
+    judged,
+    named,
+)
 from tests.unit.pki.revocation_kit import key_of
 
 NAMES: tuple[x509.GeneralName, ...] = (
@@ -103,7 +114,7 @@ def test_an_issuer_may_do_without_revocation() -> None:
         make_leaf(longer, serial=SERIAL, ca=ca, key=key)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ["ecdsa-p256", *ALGORITHMS])
 def test_a_certificate_says_what_was_asked_for(algorithm: Algorithm) -> None:
     """Subject, names, usages and duration; signed by a CA key of each kind, whose own certificate it names."""
     request = csr(
@@ -114,10 +125,10 @@ def test_a_certificate_says_what_was_asked_for(algorithm: Algorithm) -> None:
     )
     content = judged(pem_of(request), duration=timedelta(days=3))
     assert content.alternative_names == (
-        "dns:shop.example.com",
-        "dns:*.shop.example.com",
-        "ip:10.0.0.7",
-        "uri:spiffe://example.com/shop",
+        "DNS:shop.example.com",
+        "DNS:*.shop.example.com",
+        "IP:10.0.0.7",
+        "URI:spiffe://example.com/shop",
         "email:shop@example.com",
     )
     assert (content.is_ca, content.spki) == (False, spki_of(leaf_key()))
@@ -231,6 +242,60 @@ def test_usages_that_are_refused() -> None:
     for word in ("key encipherment", "data encipherment", "key agreement"):
         refused(Refusal.USAGE_MISMATCH, "ML-DSA", lattice, usages=(word,))
     assert judged(lattice).spki == spki_of(leaf_key("ml-dsa-65"))
+
+
+def test_nobody_answers_ocsp_for_the_ca_by_asking() -> None:
+    """Whatever the rules list: the holder would say of each certificate of the CA that it is good."""
+    for word in ("ocsp signing", "any"):
+        refused(Refusal.USAGE_FORBIDDEN, repr(word), usages=(word,))
+        refused(Refusal.USAGE_FORBIDDEN, repr(word), usages=(word,), is_ca=True)
+
+
+def test_a_ca_below_is_held_to_the_rules_of_its_issuer() -> None:
+    """Names that the issuer may not certify, and purposes, no CA of its certifies in its place: OpenSSL says so."""
+    rules = replace(EVERYTHING, names=EXAMPLE)
+    ca_request = csr(subject=named((NameOID.ORGANIZATION_NAME, "Team Blue")))
+    content = judged(ca_request, rules, is_ca=True, usages=("crl sign",))
+    made = signed(content)
+    found = made.extensions.get_extension_for_class(x509.NameConstraints)
+    assert found.critical
+    assert found.value.permitted_subtrees == [
+        x509.DNSName("example.com"),
+        x509.IPAddress(ip_network("10.0.0.0/8")),
+        x509.UniformResourceIdentifier("nobody.invalid"),
+        x509.RFC822Name("example.com"),
+        x509.RFC822Name(".example.com"),
+    ]
+    assert found.value.excluded_subtrees is None
+    purposes = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert {p.dotted_string for p in purposes} == {
+        said for word, said in USAGES.items() if said[0].isdigit() and word not in NEVER_OF_LEAVES
+    }
+    assert ExtendedKeyUsageOID.OCSP_SIGNING not in purposes
+    # What a CA asked for itself is less than that, and stands as it was asked for.
+    narrow = signed(judged(ca_request, rules, is_ca=True, usages=("cert sign", "server auth")))
+    assert list(narrow.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == [
+        ExtendedKeyUsageOID.SERVER_AUTH
+    ]
+
+
+def test_a_ca_whose_issuer_certifies_any_name_is_limited_in_none() -> None:
+    """Nor is a certificate that certifies nobody."""
+    for content in (judged(is_ca=True, usages=()), judged(policy=replace(EVERYTHING, names=EXAMPLE))):
+        with pytest.raises(x509.ExtensionNotFound):
+            signed(content).extensions.get_extension_for_class(x509.NameConstraints)
+
+
+def test_no_ca_is_certified_that_no_certificate_can_hold() -> None:
+    """Beginnings of URIs and lists of common names are not what a certificate can limit; other requests are signed."""
+    nobody = csr(subject=named((NameOID.ORGANIZATION_NAME, "Team Blue")))
+    for names, match in (
+        (NameRules(uris=("spiffe://example.com/",)), "URIs"),
+        (NameRules(common_names=("The Shop",)), "common names"),
+    ):
+        rules = replace(EVERYTHING, names=names)
+        refused(Refusal.CA_FORBIDDEN, match, nobody, policy=rules, is_ca=True)
+        assert not judged(nobody, rules).is_ca
 
 
 def test_words_are_those_of_cert_manager_and_kubernetes() -> None:
@@ -354,6 +419,8 @@ def test_a_signature_of_another_key_is_no_certificate() -> None:
 def test_each_word_stands_in_a_certificate() -> None:
     """As the library reads it: each bit of KeyUsage, each purpose."""
     for word, said in USAGES.items():
+        if word in NEVER_OF_LEAVES:
+            continue
         is_ca = word in ("cert sign", "crl sign")
         beside = ("key agreement",) if "only" in word else ()
         made = signed(judged(usages=(word, *beside), is_ca=is_ca))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
+
 import pytest
 
+from attestation.errors import RequestInvalid
 from attestation.pki.leaf_names import MAX_URI_CHARACTERS, NameRules, forbidden_names, unwritable_names
+from attestation.pki.name_limits import EVERYWHERE, NOBODY, NameLimits, inexpressible, limits_of
 from attestation.pki.requested import RequestedNames
 
 CN, C, ORG = "2.5.4.3", "2.5.4.6", "2.5.4.10"
@@ -67,6 +71,7 @@ def test_names_that_can_be_written(good: RequestedNames) -> None:
         (subject("2.5.4.17", "x" * 41), "41 characters"),
         (subject(CN, "a\u200bb"), "does not print"),
         (subject(CN, " a"), "white space"),
+        (subject("1.2.840.113549.1.9.1", "a@b@c"), "e-mail"),
     ],
 )
 def test_names_that_cannot(bad: RequestedNames, match: str) -> None:
@@ -93,6 +98,7 @@ RULES = NameRules(
         names(emails=("a@example.com", "a@b.example.com")),
         subject(CN, "The Shop"),
         subject(CN, "a.example.com"),
+        subject("1.2.840.113549.1.9.1", "a@b.example.com"),
     ],
 )
 def test_names_within_the_rules(good: RequestedNames) -> None:
@@ -114,6 +120,7 @@ def test_names_within_the_rules(good: RequestedNames) -> None:
         (names(uris=("https://a.example/x/%2e%2e/y",)), "URI"),
         (names(emails=("a@example.org",)), "e-mail address"),
         (names(emails=("example.com@evil",)), "e-mail address"),
+        (subject("1.2.840.113549.1.9.1", "a@example.org"), "e-mail address"),
         (subject(CN, "Another Shop"), "common name"),
         (subject(CN, "example.org"), "common name"),
         (subject(CN, "system:admin"), "common name"),
@@ -136,6 +143,7 @@ def test_no_rules_permit_anything_but_what_is_kubernetes_own() -> None:
     assert forbidden_names(every, NameRules()) == []
     none = NameRules(dns_names=(), ip_networks=(), uris=(), emails=(), common_names=())
     assert len(forbidden_names(every, none)) == 5
+    assert len(forbidden_names(subject("1.2.840.113549.1.9.1", "a@b"), none)) == 1
     (found,) = forbidden_names(subject(ORG, "system:masters"), NameRules())
     assert "Kubernetes keeps" in found
 
@@ -147,3 +155,38 @@ def test_a_common_name_is_one_of_the_alternative_names() -> None:
     only = NameRules(common_names=("a",))
     assert forbidden_names(subject(CN, "a"), only) == []
     assert forbidden_names(subject(CN, "b"), only) == ["common name 'b'"]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"dns_names": ("Example.org",)},
+        {"dns_names": (".example.org",)},
+        {"dns_names": ("*.example.org",)},
+        {"emails": ("a@example.org",)},
+        {"ip_networks": ("10.0.0.1/8",)},
+        {"ip_networks": ("2001:db8::1/32",)},
+        {"ip_networks": ("10.0.0.0/33",)},
+    ],
+    ids=str,
+)
+def test_rules_that_mean_nothing_are_no_rules(rules: dict[str, tuple[str, ...]]) -> None:
+    """Said when they are made, and not at each request of others; a network with host bits is none."""
+    with pytest.raises(RequestInvalid):
+        NameRules(**rules)
+
+
+def test_limits_say_what_the_rules_of_an_issuer_say() -> None:
+    """Of each kind any, some or none; where none, no verifier takes an empty limit for any."""
+    assert limits_of(NameRules()) is None
+    assert limits_of(NameRules(dns_names=("a.example",))) == NameLimits(dns_names=("a.example",))
+    assert limits_of(NameRules(emails=("a.example",))) == NameLimits(emails=("a.example", ".a.example"))
+    assert limits_of(NameRules(ip_networks=("10.0.0.0/8",))) == NameLimits(
+        ip_networks=(ip_network("10.0.0.0/8"),)
+    )
+    none = NameRules(dns_names=(), ip_networks=(), uris=(), emails=())
+    assert inexpressible(none) is None
+    assert limits_of(none) == NameLimits(
+        dns_names=(NOBODY,), uris=(NOBODY,), emails=(NOBODY,), excluded_networks=EVERYWHERE
+    )
+    assert inexpressible(NameRules(common_names=())) is not None

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from attestation.pki.content import (
     make_certificate,
 )
 from attestation.pki.lint import MAX_CERTIFICATE_BYTES, RULES, lint
+from attestation.pki.name_limits import EVERYWHERE, NameLimits
 from attestation.pki.names import ca_subject, machine_subject, operator_subject, responder_subject
 from attestation.pki.profiles import (
     ACCESS_OCSP,
@@ -96,6 +98,20 @@ def _asked(profile: ProfileName = CLIENT, **changes: Any) -> Case:
     """Return a good certificate where another was asked for."""
     made, content, issuer = _made(profile)
     return made, replace(content, **changes), issuer
+
+
+LIMITS = NameLimits(
+    dns_names=("example.org",),
+    ip_networks=(ip_network("10.0.0.0/8"), ip_network("2001:db8::/32")),
+    uris=("nobody.invalid",),
+    emails=("example.org", ".example.org"),
+)
+
+
+def _said_otherwise(**changes: Any) -> Case:
+    """Return the certificate of a CA of other limits than those that were asked for."""
+    made, content, issuer = _made(CROSS, **changes)
+    return made, replace(content, limits=LIMITS), issuer
 
 
 def _under(*args: Any, profile: ProfileName = CLIENT, **how: Any) -> Case:
@@ -421,6 +437,20 @@ BREAKS: dict[str, dict[str, Callable[[], Case]]] = {
         "critical": lambda: _extension(OCSP_NO_CHECK, b"\x05\x00", CRITICAL, ProfileName.OCSP_SIGNING),
         "absent": lambda: _without(OCSP_NO_CHECK, ProfileName.OCSP_SIGNING),
     },
+    "name-constraints": {
+        "of a machine": lambda: _made(limits=LIMITS),
+        "not asked for": lambda: _extension(c.NAME_CONSTRAINTS, b"\x30\x00", CRITICAL, profile=CROSS),
+        "of another name": lambda: _said_otherwise(limits=replace(LIMITS, dns_names=("example.com",))),
+        "of another network": lambda: _said_otherwise(
+            limits=replace(LIMITS, ip_networks=(ip_network("10.0.0.0/9"),))
+        ),
+        "excluded and not permitted": lambda: _said_otherwise(
+            limits=replace(LIMITS, ip_networks=(), excluded_networks=LIMITS.ip_networks)
+        ),
+        "of another host": lambda: _said_otherwise(limits=replace(LIMITS, uris=("a.invalid",))),
+        "of another mailbox": lambda: _said_otherwise(limits=replace(LIMITS, emails=("example.com",))),
+        "absent": lambda: _said_otherwise(limits=None),
+    },
     "no-rev-avail": {
         "of a responder": lambda: _extension(NO_REV_AVAIL, b"\x05\x00", profile=ProfileName.OCSP_SIGNING),
         "not NULL": lambda: _short(lambda made: rebuild(made, extensions=_says_no_rev_avail(b"\x30\x00"))),
@@ -698,3 +728,13 @@ def test_the_access_method_is_the_one_of_the_standard() -> None:
     """RFC 5280, 4.2.2.1."""
     assert ACCESS_OCSP == "1.3.6.1.5.5.7.48.1"
     assert make_certificate(_made()[1], _ca().key).count(der.write_oid(ACCESS_OCSP)) == 1
+
+
+def test_limits_of_names_are_written_as_they_are_asked_for() -> None:
+    """Of each kind, permitted and excluded: by the library, and byte for byte by our own writer."""
+    for limits in (
+        LIMITS,
+        NameLimits(excluded_networks=EVERYWHERE),
+        replace(LIMITS, excluded_networks=EVERYWHERE),
+    ):
+        assert lint(*_made(CROSS, limits=limits)) == ()

@@ -1,13 +1,14 @@
 """`attestation.itl.io/v1alpha1`: CA keys in attested hardware, as models (HSM-AND-KUBERNETES §§10, 11)."""
 
 # Algorithms for: ca-key, wrapped-key, certified-key
-# Longer than 500 lines: members of three kinds, one after the other.
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from attestation.hsm import EvidenceType, KeyOrigin, KeyType, OAEPHash
+from attestation_operator.crds.leaf_policy import SHORTEST_LIFETIME, LeafPolicySpec
 from attestation_operator.crds.parts import (
     Condition,
     Digest,
@@ -19,14 +20,10 @@ from attestation_operator.crds.parts import (
     between,
     listed,
     ruled,
+    unique,
     within,
 )
-from attestation_operator.durations import parse_duration
 
-SHORTEST_LIFETIME = "5m"
-LONGEST_LEAF = "87600h"
-LONGEST_UNREVOCABLE = "168h"
-"""Of a certificate that nobody can ask about: a revocation that nobody sees must not matter for long."""
 SHORTEST_CA = "24h"
 LONGEST_CA = "262800h"
 """Thirty years."""
@@ -39,56 +36,17 @@ LONGEST_OFFER = "168h"
 """Of how long an evidence is good for: a week at most."""
 MAX_PEM = 65_536
 
-T = TypeVar("T")
 
-KeyType = Literal["ecdsa-p256", "ecdsa-p384", "rsa-4096", "ml-dsa-87"]
-OAEPHash = Literal["sha256", "sha384", "sha1"]
-EvidenceType = Literal["sgx", "tdx", "sev-snp", "tpm-certify", "tpm-quote", "hsm-x509", "null"]
-KeyOrigin = Literal["generated", "provisioned", "tpm"]
-IssuerKind = Literal["HsmIssuer", "HsmClusterIssuer"]
 ListName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """A name of one of the deployment's lists, never a path."""
 Namespace = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
-Usage = Literal[
-    "signing",
-    "digital signature",
-    "content commitment",
-    "key encipherment",
-    "key agreement",
-    "data encipherment",
-    "cert sign",
-    "crl sign",
-    "encipher only",
-    "decipher only",
-    "any",
-    "server auth",
-    "client auth",
-    "code signing",
-    "email protection",
-    "s/mime",
-    "ipsec end system",
-    "ipsec tunnel",
-    "ipsec user",
-    "timestamping",
-    "ocsp signing",
-    "microsoft sgc",
-    "netscape sgc",
-]
-"""As cert-manager writes them (KeyUsage)."""
 NamePart = Annotated[str, Field(min_length=1, max_length=64)]
 NameParts = Annotated[tuple[NamePart, ...], Field(max_length=8)]
 DNSName = Annotated[str, Field(min_length=1, max_length=253)]
-URIName = Annotated[str, Field(min_length=1, max_length=2048)]
 Address = Annotated[str, Field(min_length=2, max_length=64)]
 Mail = Annotated[str, Field(min_length=3, max_length=254)]
 Conditions = Annotated[tuple[Condition, ...], Field(max_length=16)]
 ObservedGeneration = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
-
-
-def unique(name: str, values: tuple[T, ...]) -> None:
-    """Raise ValueError where a value stands there twice."""
-    if len(values) != len(set(values)):
-        raise ValueError(f"{name}: a value stands there twice")
 
 
 class Kept(Part):
@@ -158,6 +116,10 @@ class HardwareSecurityModuleSpec(Part):
         default=(),
         description="Namespaces whose HsmIssuers may have keys on it; every HsmClusterIssuer may",
         json_schema_extra=listed(),
+    )
+    max_issuers_per_namespace: Annotated[int, Field(ge=1, le=1024)] = Field(
+        default=16,
+        description="How many HsmIssuers of one namespace, the oldest, may have keys on it",
     )
 
     @model_validator(mode="after")
@@ -242,64 +204,6 @@ class KeyRef(Part):
     def _named(self) -> KeyRef:
         if self.label is None and self.id is None:
             raise ValueError("a key is named by label or id")
-        return self
-
-
-class LeafNames(Part):
-    """Names that certificates may have; where any is listed, of each kind only those. Nothing listed: any."""
-
-    dns_domains: Annotated[tuple[DNSName, ...], Field(max_length=64)] = Field(
-        default=(), description="`example.org` allows it and all below it"
-    )
-    ip_ranges: Annotated[tuple[Address, ...], Field(max_length=64)] = Field(
-        default=(), description="`10.0.0.0/8`"
-    )
-    uri_prefixes: Annotated[tuple[URIName, ...], Field(max_length=64)] = Field(
-        default=(), description="`spiffe://cluster.local/`"
-    )
-    email_domains: Annotated[tuple[DNSName, ...], Field(max_length=64)] = Field(
-        default=(), description="`example.org`"
-    )
-
-
-class LeafPolicySpec(Part):
-    """What the CA certifies."""
-
-    model_config = ConfigDict(
-        json_schema_extra=ruled(
-            (
-                f"!self.noRevAvail || duration(self.maxDuration) <= duration('{LONGEST_UNREVOCABLE}')",
-                f"noRevAvail needs a maxDuration of {LONGEST_UNREVOCABLE} or less",
-            ),
-            ("!self.noRevAvail || !self.allowCA", "noRevAvail is for no CA"),
-        )
-    )
-
-    max_duration: Annotated[Duration, within(SHORTEST_LIFETIME, LONGEST_LEAF)] = Field(
-        default="2160h",
-        description="Longest lifetime of a certificate; a request for a longer one is refused",
-        json_schema_extra=between(SHORTEST_LIFETIME, LONGEST_LEAF),
-    )
-    usages: Annotated[tuple[Usage, ...], Field(min_length=1, max_length=23)] = Field(
-        default=("digital signature", "key encipherment", "server auth", "client auth"),
-        description="What certificates may be for, as cert-manager names it",
-        json_schema_extra=listed(),
-    )
-    allow_ca: bool = Field(default=False, alias="allowCA", description="Certify CAs, too")
-    no_rev_avail: bool = Field(
-        default=False,
-        description="Certificates say that nobody can ask whether they are revoked (RFC 9608), and name neither list "
-        "nor responder; needs a maxDuration of 168h or less, and is for no CA",
-    )
-    names: LeafNames = Field(default=LeafNames(), description="Names that certificates may have")
-
-    @model_validator(mode="after")
-    def _once(self) -> LeafPolicySpec:
-        unique("usages", self.usages)
-        if self.no_rev_avail and parse_duration(self.max_duration) > parse_duration(LONGEST_UNREVOCABLE):
-            raise ValueError(f"noRevAvail needs a maxDuration of {LONGEST_UNREVOCABLE} or less")
-        if self.no_rev_avail and self.allow_ca:
-            raise ValueError("noRevAvail is for no CA")
         return self
 
 
@@ -388,6 +292,10 @@ class RotationSpec(Part):
     )
 
 
+ALLOW_CA = "allowCA needs a pathLen of 1 or more"
+P256 = "ecdsa-p256 is for keys made in a TPM"
+
+
 class IssuerSpec(Part):
     """Where the CA key is, how it comes there, and what it certifies."""
 
@@ -402,6 +310,8 @@ class IssuerSpec(Part):
                 "self.mode == 'SelfSigned' || self.rotation.key == 1",
                 "rotation.key is for the mode SelfSigned",
             ),
+            ("!self.policy.allowCA || self.pathLen > 0", ALLOW_CA),
+            ("self.keyType != 'ecdsa-p256' || self.mode == 'SelfSigned'", P256),
             ("self.hsmRef == oldSelf.hsmRef", "hsmRef cannot be changed"),
             ("self.mode == oldSelf.mode", "mode cannot be changed"),
         )
@@ -412,7 +322,9 @@ class IssuerSpec(Part):
         default="SelfSigned",
         description="SelfSigned: made on the token. Provisioned: handed to it after it has proven itself",
     )
-    key_type: KeyType = Field(default="ecdsa-p384", description="Algorithm of the CA key")
+    key_type: KeyType = Field(
+        default="ecdsa-p384", description="Algorithm of the CA key; ecdsa-p256 in a TPM alone"
+    )
     subject: CASubject | None = Field(default=None, description="Name of the CA, for the mode SelfSigned")
     ca_duration: Annotated[Duration, within(SHORTEST_CA, LONGEST_CA)] = Field(
         default="87600h",
@@ -439,8 +351,10 @@ class IssuerSpec(Part):
             raise ValueError("provisioning is for the mode Provisioned")
         if self.mode == "SelfSigned" and self.subject is None:
             raise ValueError("the mode SelfSigned needs a subject")
-        if self.mode == "SelfSigned" and self.policy.allow_ca and self.path_len == 0:
-            raise ValueError("allowCA needs a pathLen of 1 or more")
+        if self.policy.allow_ca and self.path_len == 0:
+            raise ValueError(ALLOW_CA)
+        if self.key_type == "ecdsa-p256" and self.mode != "SelfSigned":
+            raise ValueError(P256)
         if self.mode != "SelfSigned" and self.rotation.key != 1:
             raise ValueError("rotation.key is for the mode SelfSigned")
         return self
@@ -524,7 +438,7 @@ class IssuerStatus(Kept):
         default=(),
         description="Ready: it signs. Reasons: Initializing, Checked, Pending, Failed, AwaitingKey, KeyUnavailable, "
         "KeyAmbiguous, KeyUnsupported, EvidenceUnavailable, EvidenceFailed, CertificateMismatch, BundleRejected, "
-        "UnwrapFailed, Expired, CAInvalid",
+        "UnwrapFailed, Expired, CAInvalid, QuotaExceeded",
         json_schema_extra=listed("type"),
     )
 

@@ -7,20 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from attestation_operator.crds.hsm import (
-    LONGEST_LEAF,
-    SHORTEST_LIFETIME,
-    Address,
-    Conditions,
-    DNSName,
-    Kept,
-    KeyType,
-    Mail,
-    Subject,
-    URIName,
-    Usage,
-    unique,
-)
+from attestation.hsm import KeyType
+from attestation_operator.crds.hsm import Address, Conditions, DNSName, Kept, Mail, Subject
+from attestation_operator.crds.leaf_policy import LONGEST_LEAF, SHORTEST_LIFETIME, URIName, Usage
 from attestation_operator.crds.parts import (
     Digest,
     Duration,
@@ -31,6 +20,7 @@ from attestation_operator.crds.parts import (
     between,
     listed,
     ruled,
+    unique,
     within,
 )
 from attestation_operator.objects import GROUP

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PlainSerializer
 
 from attestation.reference.attestation_policy import camel
 from attestation_operator.durations import MAX_LENGTH, PATTERN, parse_duration
+
+T = TypeVar("T")
 
 
 class Part(BaseModel):
@@ -27,6 +29,12 @@ class Part(BaseModel):
     def written(self) -> dict[str, Any]:
         """Return it as JSON has it, without what is unset."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def unique(name: str, values: tuple[T, ...]) -> None:
+    """Raise ValueError where a value stands there twice."""
+    if len(values) != len(set(values)):
+        raise ValueError(f"{name}: a value stands there twice")
 
 
 def listed(*keys: str) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from attestation_operator.crds.hsm import Conditions, Kept, Namespace, OAEPHash
+from attestation.hsm import OAEPHash, Purpose, QuoteVerdict
+from attestation_operator.crds.hsm import Conditions, Kept, Namespace
 from attestation_operator.crds.parts import UID, Bytes, Instant, Name, NamedRef, Part, Text, listed, ruled
 from attestation_operator.objects import GROUP
 
@@ -91,7 +92,7 @@ class QuoteAttestationSpec(Part):
         )
     )
 
-    purpose: Literal["KeyProvisioning", "CsrAttestation"] = Field(description="What is asked for")
+    purpose: Purpose = Field(description="What is asked for")
     evidence: QAEvidence = Field(description="What the hardware says")
     binding: QABinding = Field(description="How it is bound to the key and to this question")
     public_key: Annotated[Bytes, Field(max_length=MAX_CERTIFICATE)] = Field(
@@ -126,9 +127,7 @@ class QAVerifier(Part):
 class QuoteAttestationStatus(Kept):
     """How it was judged, and how far the key is."""
 
-    verdict: Literal["verified", "failed", "indeterminate"] | None = Field(
-        default=None, description="As the service judged"
-    )
+    verdict: QuoteVerdict | None = Field(default=None, description="As the service judged")
     verifier: QAVerifier | None = Field(default=None, description="Who judged")
     claims: Annotated[dict[str, Text], Field(max_length=64)] | None = Field(
         default=None, description="What the evidence proves"

@@ -21,7 +21,6 @@ from attestation.keys.open import CAPrivateKey, OpenKey
 from attestation.pki.content import SERIAL_BYTES, serial_of
 from attestation.pki.external import IssuingCA, make_ca, read_ca
 from attestation.pki.leaf import LeafPolicy
-from attestation.pki.leaf_names import NameRules
 from attestation_operator.crds.hsm import IssuerSpec
 from attestation_operator.durations import parse_duration
 from attestation_operator.hsm.objects import distinguished
@@ -76,19 +75,14 @@ def authority_of(
 
 
 def policy_of(spec: IssuerSpec) -> LeafPolicy:
-    """Return what an issuer certifies. Where it lists any names, nothing else is certified."""
-    names, said = spec.policy.names, spec.policy
-    listed = (names.dns_domains, names.ip_ranges, names.uri_prefixes, names.email_domains)
-    rules = NameRules()
-    if any(listed):
-        dns, addresses, uris, emails = listed
-        rules = NameRules(dns_names=dns, ip_networks=addresses, uris=uris, emails=emails)
+    """Return what an issuer certifies."""
+    said = spec.policy
     return LeafPolicy(
         max_duration=parse_duration(said.max_duration),
         usages=frozenset(said.usages),
         allow_ca=said.allow_ca,
         max_path_length=spec.path_len - 1,
-        names=rules,
+        names=said.names.rules(),
         no_rev_avail=said.no_rev_avail,
     )
 

@@ -11,8 +11,8 @@ from datetime import datetime
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from attestation.api.hsm import RequestKind
 from attestation.errors import AttestationError, HSMDiffers
+from attestation.hsm import RequestKind
 from attestation.pki.leaf import LeafAsked, judge_leaf
 from attestation_operator.errors import IssuerNotOpen
 from attestation_operator.hsm.authority import Authority, pem_of

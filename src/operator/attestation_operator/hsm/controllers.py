@@ -25,7 +25,16 @@ from attestation_operator.hsm.authority import Authority, chain_of, proven_ca, s
 from attestation_operator.hsm.certify import certified
 from attestation_operator.hsm.issuance import Issuance
 from attestation_operator.hsm.issuers import Answer, Ask
-from attestation_operator.hsm.objects import Issuer, Module, label_of, read_issuer, read_module, seconds_of
+from attestation_operator.hsm.objects import (
+    Issuer,
+    Module,
+    hsm_of,
+    label_of,
+    older,
+    read_issuer,
+    read_module,
+    seconds_of,
+)
 from attestation_operator.hsm.offering import Offering
 from attestation_operator.hsm.rotating import Rotating
 from attestation_operator.hsm.rotation import labels_of
@@ -140,7 +149,7 @@ class Modules:
 
     async def _wake_issuers(self, key: Key) -> None:
         for each, raw in list(self._standing.issuers.items()):
-            if ((raw.get("spec") or {}).get("hsmRef") or {}).get("name") == key.name:
+            if hsm_of(raw.get("spec") or {}) == key:
                 try:
                     await self._wake(each, None)
                 except AttestationError as e:
@@ -290,7 +299,7 @@ class Issuers:
             answers[looked.ask] = await self._answer(looked.ask, issuer, module, answers)
 
     async def _module(self, issuer: Issuer) -> Module | None:
-        if issuer.spec is None:
+        if issuer.hsm is None:
             return None
         raw = self._standing.modules.get(issuer.hsm)
         if raw is None:
@@ -305,16 +314,24 @@ class Issuers:
         assert module is not None
         token, spec = module.spec, issuer.spec
         assert token is not None
-        assert spec is not None
         at = self._around.clock.now()
         key: Any = answers.get(Ask.MAKE, answers.get(Ask.FIND))
         try:
+            match ask:
+                case Ask.DESTROY:
+                    labels = labels_of(issuer, at)
+                    return await self._threads(
+                        lambda: sum(self._tokens.destroy(token, each) for each in labels) > 0
+                    )
+                case Ask.COUNT:
+                    return older(issuer, await self._around.cluster.list(issuer.target.kind))
+            assert spec is not None
             match ask:
                 case Ask.FIND:
                     return await self._threads(lambda: self._tokens.open(token, issuer.key))
                 case Ask.MAKE:
                     label = label_of(issuer.uid, issuer.number)
-                    return await self._threads(lambda: self._tokens.make(token, label, spec.key_type))
+                    return await self._threads(lambda: self._tokens.make_ca(token, label, spec.key_type))
                 case Ask.SELF_SIGN:
                     there = issuer.status.get("caCertificate")
                     subject = subject_of(there) if there is not None else None
@@ -324,11 +341,6 @@ class Issuers:
                 case Ask.TEST:
                     await self._threads(lambda: key.self_test(key.public_key))
                     return True
-                case Ask.DESTROY:
-                    labels = labels_of(issuer, at)
-                    return await self._threads(
-                        lambda: sum(self._tokens.destroy(token, each) for each in labels) > 0
-                    )
                 case Ask.REGISTER:
                     known: Answer = await self._registered(issuer, token, key)
                     return known

@@ -14,8 +14,9 @@ from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
-from attestation.api.hsm import MAX_BATCH, HSMIssuedCertificate, HSMRequest, HSMReservedSerial, RequestKind
+from attestation.api.hsm import MAX_BATCH, HSMIssuedCertificate, HSMRequest, HSMReservedSerial
 from attestation.errors import AttestationError, RequestRefused, Unavailable
+from attestation.hsm import RequestKind
 from attestation.pki.leaf import LeafContent, make_leaf
 from attestation.wire import b64decode, b64encode
 from attestation_operator.errors import IssuerBusy, NotRecorded

@@ -4,6 +4,7 @@
 token or to the service; each may be asked again, and what it makes is looked up first, so a process may end anywhere.
 """
 
+# Algorithms for: cluster-ca-key
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ from attestation_operator.actions import (
     SetStatus,
 )
 from attestation_operator.conditions import said, with_conditions
+from attestation_operator.crds.hsm import P256
 from attestation_operator.errors import EvidenceUnavailable
 from attestation_operator.hsm import rotation
 from attestation_operator.hsm.authority import (
@@ -64,6 +66,7 @@ class Ask(StrEnum):
     """What is asked of the token, or of the service."""
 
     FIND = "find"
+    COUNT = "count"
     MAKE = "make"
     SELF_SIGN = "self-sign"
     TEST = "test"
@@ -82,7 +85,7 @@ class Quotes:
     found: tuple[Raw, ...]
 
 
-Answer = OpenKey | bytes | HSMIssuer | bool | Quotes | Mapping[str, Any] | AttestationError
+Answer = OpenKey | bytes | HSMIssuer | bool | int | Quotes | Mapping[str, Any] | AttestationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +155,8 @@ def reconcile(case: Case) -> Looked:
     if key.algorithm != issuer.spec.key_type:
         words = f"the key on the token is {key.algorithm}; keyType is {issuer.spec.key_type}"
         return _state(case, _not(Reason.KEY_UNSUPPORTED, words))
+    if key.algorithm == "ecdsa-p256" and key.backend != "tpm2":
+        return _state(case, _not(Reason.KEY_UNSUPPORTED, P256))
     # 5. Its certificate, which this key proves.
     return _certified(case, key)
 
@@ -180,7 +185,7 @@ def _without_key(case: Case) -> Looked:
             case, _not(Reason.KEY_UNAVAILABLE, "keyRef names no key on the token"), after=AGAIN_SECONDS
         )
     if issuer.spec.mode == "SelfSigned":
-        return Looked(ask=Ask.MAKE)
+        return _without_room(case) or Looked(ask=Ask.MAKE)
     return _awaiting(case, may_offer=True)
 
 
@@ -203,7 +208,7 @@ def _awaiting(case: Case, *, may_offer: bool) -> Looked:
             return _state(case, _not(Reason.CERTIFICATE_MISMATCH, words), after=AGAIN_SECONDS)
         offer = case.answers.get(Ask.OFFER)
         if offer is None:
-            return Looked(ask=Ask.OFFER)
+            return _without_room(case) or Looked(ask=Ask.OFFER)
         if isinstance(offer, AttestationError):
             return _not_offered(case, offer)
         assert isinstance(offer, Mapping)
@@ -229,6 +234,25 @@ def _not_offered(case: Case, error: AttestationError) -> Looked:
             case, _not(Reason.PENDING, f"it is to ask for its key: {error.code}"), after=AGAIN_SECONDS
         )
     return _state(case, trouble_of(error), after=AGAIN_SECONDS)
+
+
+def _without_room(case: Case) -> Looked | None:
+    """Return what follows where no key is made for one more issuer of a namespace, or where it must be counted."""
+    assert case.module is not None
+    assert case.module.spec is not None
+    most, namespace = case.module.spec.max_issuers_per_namespace, case.issuer.target.namespace
+    if namespace is None:
+        return None
+    before = case.answers.get(Ask.COUNT)
+    if before is None:
+        return Looked(ask=Ask.COUNT)
+    if isinstance(before, AttestationError):
+        return _state(case, trouble_of(before), after=AGAIN_SECONDS)
+    assert isinstance(before, int)
+    if before < most:
+        return None
+    words = f"{most} HsmIssuers of namespace {namespace} may have keys on this token, and so many are older"
+    return _state(case, _not(Reason.QUOTA_EXCEEDED, words), after=AGAIN_SECONDS)
 
 
 def _certified(case: Case, key: OpenKey) -> Looked:
@@ -315,9 +339,7 @@ def _deleted(case: Case) -> Looked:
     )
     if (waits := _without_quotes(case)) is not None:
         return waits
-    # An object that was never followed has made no key.
-    keeps = issuer.spec is None or issuer.spec.deletion_policy == "Retain" or not issuer.has_own_key
-    if keeps:
+    if not issuer.destroys:
         return Looked(actions=(freed,))
     if case.module is None or case.module.spec is None or not case.module.is_for(issuer.target.namespace):
         words = "its key is to be destroyed, and its HardwareSecurityModule is not there"

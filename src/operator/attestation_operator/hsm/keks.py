@@ -22,9 +22,9 @@ from attestation.errors import (
     KeyUnsupported,
     KeyURIInvalid,
 )
+from attestation.hsm import OAEPHash
 from attestation.keys.care import destroy_key
 from attestation.keys.open import OpenKey
-from attestation.keys.wrapping import OAEPHash
 from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
 from attestation_operator.hsm.authority import demand_chain
 from attestation_operator.hsm.tokens import KeyName, Tokens

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -70,6 +70,7 @@ class Reason(StrEnum):
     EXPIRED = "Expired"
     CA_INVALID = "CAInvalid"
     EVIDENCE_FAILED = "EvidenceFailed"
+    QUOTA_EXCEEDED = "QuotaExceeded"
 
 
 def faults_of(error: ValidationError) -> str:
@@ -134,6 +135,8 @@ class Issuer:
         deleting: Somebody deleted it, and it waits for us.
         finalizers: What holds it.
         labels: Its labels, which its QuoteAttestations have too.
+        said: Its spec as it stands there, whether it can be followed or not.
+        created_at: When it was created, as the API server wrote it.
     """
 
     target: Target
@@ -144,6 +147,8 @@ class Issuer:
     deleting: bool
     finalizers: tuple[str, ...]
     labels: Mapping[str, str]
+    said: Raw = field(repr=False)
+    created_at: str
 
     @property
     def uid(self) -> str:
@@ -166,20 +171,41 @@ class Issuer:
     @property
     def has_own_key(self) -> bool:
         """Whether its key is one that we make and may destroy; not one that was on the token before."""
-        if isinstance(self.spec, ClusterIssuerSpec):
-            return self.spec.key_ref is None
-        return self.spec is not None
+        return self.target.kind.namespaced or self.said.get("keyRef") is None
 
     @property
-    def hsm(self) -> Key:
-        """The HardwareSecurityModule that it names."""
-        assert self.spec is not None
-        return Key(kind=HSM, name=self.spec.hsm_ref.name)
+    def hsm(self) -> Key | None:
+        """The HardwareSecurityModule that it names, also where its spec cannot be followed; or None."""
+        return hsm_of(self.said)
+
+    @property
+    def destroys(self) -> bool:
+        """Whether its key goes with it; a spec that cannot be followed still says so."""
+        return self.said.get("deletionPolicy") == "Destroy" and self.has_own_key
 
     @property
     def is_held(self) -> bool:
         """Whether it waits for us when it is deleted."""
         return FINALIZER in self.finalizers
+
+
+def hsm_of(said: Raw) -> Key | None:
+    """Return the HardwareSecurityModule that the spec of an issuer names; None where it names none."""
+    ref = said.get("hsmRef")
+    name = ref.get("name") if isinstance(ref, Mapping) else None
+    return Key(kind=HSM, name=name) if isinstance(name, str) and name else None
+
+
+def older(issuer: Issuer, others: Iterable[Raw]) -> int:
+    """Return how many of *others* are of the same namespace and token as *issuer*, and were created before it."""
+    born = issuer.created_at, issuer.uid
+    return sum(
+        1
+        for raw in others
+        if raw["metadata"].get("namespace") == issuer.target.namespace
+        and hsm_of(raw.get("spec") or {}) == issuer.hsm
+        and (str(raw["metadata"].get("creationTimestamp") or ""), str(raw["metadata"]["uid"])) < born
+    )
 
 
 def read_issuer(kind: Kind, raw: Raw) -> Issuer:
@@ -195,6 +221,8 @@ def read_issuer(kind: Kind, raw: Raw) -> Issuer:
         deleting=metadata.get("deletionTimestamp") is not None,
         finalizers=tuple(metadata.get("finalizers") or ()),
         labels=metadata.get("labels") or {},
+        said=raw.get("spec") or {},
+        created_at=str(metadata.get("creationTimestamp") or ""),
     )
 
 

@@ -161,7 +161,7 @@ class Quotes:
 
     async def _module(self, issuer: Issuer | None) -> Module | None:
         """Return the token of an issuer, if it may use it."""
-        if issuer is None or issuer.spec is None:
+        if issuer is None or issuer.spec is None or issuer.hsm is None:
             return None
         raw = await self._around.cluster.read(issuer.hsm)
         module = None if raw is None else read_module(raw)

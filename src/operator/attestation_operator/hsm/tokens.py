@@ -4,6 +4,7 @@ A thin layer over `attestation.keys`: which module, which PIN file and which lab
 A PIN passes through no object of ours: its file is named, and read at each login.
 """
 
+# Algorithms for: cluster-ca-key
 from __future__ import annotations
 
 import threading
@@ -13,10 +14,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from attestation.errors import KeyAmbiguous, KeyMismatch, KeyNotFound, ModuleNotListed
+from attestation.errors import KeyAmbiguous, KeyMismatch, KeyNotFound, KeyUnsupported, ModuleNotListed
 from attestation.keys.care import TokenFacts, destroy_key, look, token_facts
 from attestation.keys.open import Algorithm, KeyOptions, OpenKey, create_key, open_key
-from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
+from attestation_operator.crds.hsm import P256, HardwareSecurityModuleSpec
 
 PROBE_LABEL: Final = "itl-probe"
 """Stands where a URI needs a label and the token alone is meant."""
@@ -111,6 +112,16 @@ class Tokens:
             self._let_go(held, uri)
             held.keys[uri] = _Open(key=key, test_key=options.test_key)
             return key
+
+    def make_ca(self, token: HardwareSecurityModuleSpec, label: str, algorithm: Algorithm) -> OpenKey:
+        """Make the key of a CA, or open that of the label.
+
+        Raises:
+            KeyUnsupported: Of another kind than CAs have on such a token.
+        """
+        if algorithm == "ecdsa-p256" and token.module not in self._tpms:
+            raise KeyUnsupported(P256)
+        return self.make(token, label, algorithm)
 
     def forget(self, token: HardwareSecurityModuleSpec, name: KeyName) -> None:
         """Let go of a key; it stays on its token."""

@@ -16,6 +16,8 @@ from attestation.api.base import Base64, ClusterId, Reason, Wire
 from attestation.api.ca import CertificateRevokeRequest, IssuerId, Serial, Sha256
 from attestation.api.node_csr import CSRName, ObjectName, ObjectUID
 from attestation.api.operator import Cursor
+from attestation.hsm import CertificateState, IssuerKind, JudgedType, KeyOrigin, Purpose, RequestKind, Step
+from attestation.hsm import QuoteVerdict as Verdict
 
 __all__ = [
     "HSMCertificateDetail",
@@ -58,18 +60,8 @@ MAX_LIST_CHARACTERS = 4 << 20
 MAX_VALID_SECONDS = 168 * 3600
 """So long an issuer may wait for its key (`validFor`)."""
 
-IssuerKind = Literal["HsmIssuer", "HsmClusterIssuer"]
-RequestKind = Literal[
-    "CertificateRequest", "CertificateSigningRequest", "HsmCertificate", "HsmIssuer", "HsmClusterIssuer"
-]
-"""Who asks; an issuer does when one of its keys certifies the next."""
-KeyOrigin = Literal["generated", "provisioned", "tpm", "file"]
-Purpose = Literal["KeyProvisioning", "CsrAttestation"]
-Verdict = Literal["verified", "failed", "indeterminate"]
-Step = Literal["accepted", "bundle-accepted", "bundle-rejected", "loaded", "failed", "expired"]
 Fingerprint384 = Annotated[str, Field(pattern=r"^[0-9a-f]{96}$", description="SHA-384, hex")]
 Certificate = Annotated[str, Field(max_length=24_000, description="DER, standard base64 with padding")]
-EvidenceType = Literal["sgx", "tdx", "sev-snp", "tpm-certify", "tpm-quote", "hsm-x509", "tcs-kmra-v1"]
 PolicyName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
 AKName = (
     Annotated[str, Field(pattern=r"^[0-9a-f]{68}$")]
@@ -241,7 +233,7 @@ class HSMNonceRequest(Wire):
 
     purpose: Purpose
     signer_uid: ObjectUID = Field(description="Of the issuer that it is for, and of no other")
-    evidence_type: EvidenceType
+    evidence_type: JudgedType
     policy: PolicyName | None = Field(
         description="What it is judged by: `name@version`, or the newest of a name; null: then nothing is decided"
     )
@@ -368,7 +360,7 @@ class HSMCertificateDetail(Wire):
 
     serial: Serial
     issuer_id: IssuerId
-    state: Literal["reserved", "issued", "revoked", "void"]
+    state: CertificateState
     request_uid: str
     kind: RequestKind
     namespace: str | None

@@ -42,6 +42,7 @@ MAX_RSA_EXPONENT: Final = (1 << 32) - 1
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 BASIC_CONSTRAINTS: Final = "2.5.29.19"
+NAME_CONSTRAINTS: Final = "2.5.29.30"
 KEY_USAGE: Final = "2.5.29.15"
 SUBJECT_KEY_IDENTIFIER: Final = "2.5.29.14"
 AUTHORITY_KEY_IDENTIFIER: Final = "2.5.29.35"

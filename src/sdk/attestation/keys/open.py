@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal, Protocol, cast, get_args
+from typing import Final, Protocol, cast, get_args
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA87PrivateKey, MLDSA87PublicKey
@@ -29,16 +29,17 @@ from attestation.errors import (
     SignerUnavailable,
     TokenAbsent,
 )
+from attestation.hsm import KeyOrigin, KeyType
 from attestation.keys.secrets import SecretSource
 from attestation.keys.selftest import self_test
 from attestation.keys.uri import FileRef, KeyRef, PKCS11Ref, TPM2Ref, parse_key_uri
 
-Algorithm = Literal["ecdsa-p256", "ecdsa-p384", "rsa-4096", "ml-dsa-87"]
+Algorithm = KeyType
 """What is made. Others are opened, too: what a back-end cannot sign with is `KeyUnsupported`."""
 
 ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
 
-Origin = Literal["file", "generated", "provisioned", "tpm"]
+Origin = KeyOrigin
 """`generated`: made inside the token and never outside; `provisioned`: brought into it."""
 
 CAPrivateKey = EllipticCurvePrivateKey | RSAPrivateKey | MLDSA87PrivateKey

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation.clock import parse_rfc3339, rfc3339
 from attestation.errors import BundleRejected, KeyUnsupported, MalformedEvidence
+from attestation.hsm import OAEP_HASHES
 from attestation.wire import b64decode, b64encode, b64url_decode, b64url_encode, canonical_json, named_once
 
 TYP: Final = "itl-hsm-bundle+json"
@@ -46,7 +47,6 @@ MAX_BLOB_BYTES: Final = 65_536
 NONCE_BYTES: Final = 32
 FINGERPRINT_BYTES: Final = 48
 _COORDINATE_BYTES: Final = 48
-_OAEP_HASHES: Final = ("sha256", "sha1")
 _MEMBERS: Final = frozenset(
     {
         "v",
@@ -308,8 +308,8 @@ def _parse(text: bytes) -> Bundle:
         raise MalformedEvidence(f"certChain: 1 to {MAX_CHAIN} certificates expected")
     if not all(isinstance(each, str) for each in (*chain, *said.values())):
         raise MalformedEvidence("a member that is no text")
-    if said["oaepHash"] not in _OAEP_HASHES:
-        raise MalformedEvidence(f"oaepHash: {' or '.join(_OAEP_HASHES)} expected")
+    if said["oaepHash"] not in OAEP_HASHES:
+        raise MalformedEvidence(f"oaepHash: {' or '.join(OAEP_HASHES)} expected")
     return Bundle(
         blob=b64decode(said["blob"], "blob", max_bytes=MAX_BLOB_BYTES),
         chain=tuple(b64decode(each, "certChain", max_bytes=MAX_CERTIFICATE_BYTES) for each in chain),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final
 
 from cryptography.hazmat.primitives import hashes, keywrap
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -22,9 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPubl
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from attestation.errors import KeyUnsupported
-
-OAEPHash = Literal["sha256", "sha1"]
-"""SHA-1 only where it is named: some tokens know no other (SoftHSM 2.6.1). OAEP needs no collision resistance."""
+from attestation.hsm import OAEPHash
 
 HASHES: Final = MappingProxyType({"sha256": hashes.SHA256(), "sha1": hashes.SHA1()})  # noqa: S303 -- see OAEPHash
 

@@ -5,7 +5,7 @@ certificate can be rehearsed with a throwaway key and linted, and what the CA th
 judged: `check_signed` compares.
 """
 
-# Algorithms for: ca-key, key-identifier
+# Algorithms for: ca-key, cluster-ca-key, key-identifier
 from __future__ import annotations
 
 import hashlib
@@ -24,6 +24,7 @@ from cryptography.x509.oid import ObjectIdentifier
 from attestation.endorsements import der
 from attestation.endorsements.certificate import KEY_USAGES
 from attestation.errors import CertificateNotConformant, CSRInvalid, KeyUnsupported
+from attestation.pki.name_limits import NameLimits
 from attestation.pki.profiles import (
     ACCESS_CA_ISSUERS,
     ACCESS_OCSP,
@@ -34,8 +35,10 @@ from attestation.pki.profiles import (
 )
 from attestation.pki.signature import PublicKey, load_spki, verify_signature
 
-Algorithm = Literal["ecdsa-p384", "rsa-4096", "ml-dsa-87"]
-"""Kinds of CA keys. RSA signs PKCS#1 v1.5 over SHA-384, as ECDSA does; ML-DSA has no hash of its own choosing."""
+Algorithm = Literal["ecdsa-p256", "ecdsa-p384", "rsa-4096", "ml-dsa-87"]
+"""Kinds of CA keys. P-256, with SHA-256, is for TPMs of others; no CA of ours has it.
+
+RSA signs PKCS#1 v1.5 over SHA-384, as ECDSA does; ML-DSA has no hash of its own choosing."""
 
 SigningKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | mldsa.MLDSA87PrivateKey
 """A CA key: in software, or a subclass that asks hardware."""
@@ -63,6 +66,7 @@ class CertificateContent:
         dns_names: Alternative names.
         ip_addresses: Alternative names.
         emails: Alternative names.
+        limits: NameConstraints of a CA.
         policies: OIDs of CertificatePolicies.
         crl_url: Where the issuer's revocation list is.
         ocsp_url: Where its responder answers.
@@ -81,6 +85,7 @@ class CertificateContent:
     dns_names: tuple[str, ...] = ()
     ip_addresses: tuple[IPAddress, ...] = ()
     emails: tuple[str, ...] = ()
+    limits: NameLimits | None = None
     policies: tuple[str, ...] = ()
     crl_url: str | None = None
     ocsp_url: str | None = None
@@ -125,7 +130,7 @@ def key_identifier(spki: bytes) -> bytes:
     return hashlib.sha256(der.whole_bytes(spki, value)).digest()[:20]
 
 
-def signing_hash(key: SigningKey) -> hashes.SHA384 | None:
+def signing_hash(key: SigningKey) -> hashes.SHA256 | hashes.SHA384 | None:
     """Return what certificates, lists and answers signed by *key* are hashed with; None for ML-DSA.
 
     Raises:
@@ -135,9 +140,11 @@ def signing_hash(key: SigningKey) -> hashes.SHA384 | None:
         return hashes.SHA384()
     if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP384R1):
         return hashes.SHA384()
+    if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1):
+        return hashes.SHA256()
     if isinstance(key, mldsa.MLDSA87PrivateKey):
         return None
-    raise KeyUnsupported(f"a CA key is P-384, RSA or ML-DSA-87, not {type(key).__name__}")
+    raise KeyUnsupported(f"a CA key is P-256, P-384, RSA or ML-DSA-87, not {type(key).__name__}")
 
 
 def make_certificate(content: CertificateContent, key: SigningKey) -> bytes:
@@ -190,6 +197,8 @@ def _extensions(content: CertificateContent, profile: Profile) -> list[tuple[x50
     if names:
         # Without a subject they are the only name, and must be read (RFC 5280, 4.2.1.6).
         found.append((x509.SubjectAlternativeName(names), not content.subject.rdns))
+    if content.limits is not None:
+        found.append((_name_constraints(content.limits), True))
     if content.policies:
         policies = [x509.PolicyInformation(ObjectIdentifier(p), None) for p in content.policies]
         found.append((x509.CertificatePolicies(policies), False))
@@ -211,6 +220,17 @@ def _extensions(content: CertificateContent, profile: Profile) -> list[tuple[x50
             (x509.UnrecognizedExtension(ObjectIdentifier(NO_REV_AVAIL), der.write(der.NULL, b"")), False)
         )
     return found
+
+
+def _name_constraints(limits: NameLimits) -> x509.NameConstraints:
+    permitted: list[x509.GeneralName] = [
+        *map(x509.DNSName, limits.dns_names),
+        *map(x509.IPAddress, limits.ip_networks),
+        *map(x509.UniformResourceIdentifier, limits.uris),
+        *map(x509.RFC822Name, limits.emails),
+    ]
+    excluded = [x509.IPAddress(network) for network in limits.excluded_networks]
+    return x509.NameConstraints(permitted or None, excluded or None)
 
 
 def _key_usage(profile: Profile) -> x509.KeyUsage:
@@ -241,6 +261,8 @@ def _key_usage(profile: Profile) -> x509.KeyUsage:
 @cache
 def throwaway_key(algorithm: Algorithm) -> SigningKey:
     """Return a key that nobody trusts, of the kind asked for; made once in a process (RSA-4096: seconds)."""
+    if algorithm == "ecdsa-p256":
+        return ec.generate_private_key(ec.SECP256R1())
     if algorithm == "ecdsa-p384":
         return ec.generate_private_key(ec.SECP384R1())
     if algorithm == "rsa-4096":

@@ -3,14 +3,15 @@
 `judge_leaf` is pure: request, rules of the issuer and its certificate go in, what the certificate will say comes out.
 Everything is honoured as it was asked for or refused; nothing is left out in silence, for who asked would believe
 that they have it. Two things are not refused but shortened: a certificate never outlives its CA, and one that names no
-duration lives as long as the issuer lets it, at most 90 days.
+duration lives as long as the issuer lets it, at most 90 days. And a CA is held to the rules of its issuer: its
+certificate limits the names that it may certify, and where it names no purpose, what for.
 """
 
 # Algorithms for: proof-of-possession
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -31,11 +32,12 @@ from attestation.errors import CSRInvalid, MalformedEvidence, RequestRefused
 from attestation.pki.content import CertificateContent, SigningKey
 from attestation.pki.external import IssuingCA, sign_content
 from attestation.pki.leaf_names import NameRules, forbidden_names, unwritable_names
+from attestation.pki.name_limits import NameLimits, inexpressible, limits_of
 from attestation.pki.parent import outside
 from attestation.pki.profiles import BACKDATE, Pointer, Profile
 from attestation.pki.request import RequestParts, read_request, verify_request
 from attestation.pki.requested import RequestedNames, requested_extensions, requested_names
-from attestation.pki.usages import CA_USAGES, USAGES, KeyPurposes, key_purposes
+from attestation.pki.usages import CA_USAGES, NEVER_OF_LEAVES, USAGES, KeyPurposes, key_purposes
 
 DEFAULT_DURATION: Final = timedelta(days=90)
 """Of a request that names none (cert-manager: 2160h)."""
@@ -131,6 +133,7 @@ class LeafContent:
         not_before: UTC, whole seconds.
         not_after: UTC, whole seconds; still valid then.
         no_rev_avail: It says that nowhere is told whether it is revoked.
+        limits: Which names it may certify; None of what is no CA, or where its issuer certifies any.
     """
 
     subject: x509.Name
@@ -141,6 +144,7 @@ class LeafContent:
     not_before: datetime
     not_after: datetime
     no_rev_avail: bool = False
+    limits: NameLimits | None = None
 
     @property
     def is_ca(self) -> bool:
@@ -154,11 +158,11 @@ class LeafContent:
 
     @cached_property
     def alternative_names(self) -> tuple[str, ...]:
-        """Its alternative names for people and logs, with their kinds: `dns:…`, `ip:…`, `uri:…`, `email:…`."""
+        """Its alternative names for people and logs, with their kinds: `DNS:…`, `IP:…`, `URI:…`, `email:…`."""
         return (
-            *(f"dns:{name}" for name in self.names.dns_names),
-            *(f"ip:{address}" for address in self.names.ip_addresses),
-            *(f"uri:{uri}" for uri in self.names.uris),
+            *(f"DNS:{name}" for name in self.names.dns_names),
+            *(f"IP:{address}" for address in self.names.ip_addresses),
+            *(f"URI:{uri}" for uri in self.names.uris),
             *(f"email:{email}" for email in self.names.emails),
         )
 
@@ -214,7 +218,15 @@ def judge_leaf(asked: LeafAsked, policy: LeafPolicy, *, ca: IssuingCA, at: datet
         not_before=begin,
         not_after=end,
         no_rev_avail=policy.no_rev_avail,
+        limits=_limits(policy.names) if path_length is not None else None,
     )
+
+
+def _limits(rules: NameRules) -> NameLimits | None:
+    """Return which names a CA below may certify: those of its issuer, and no others."""
+    if (why := inexpressible(rules)) is not None:
+        raise RequestRefused(Refusal.CA_FORBIDDEN, why)
+    return limits_of(rules)
 
 
 def _subject(parts: RequestParts) -> x509.Name:
@@ -241,7 +253,7 @@ def _purposes(
             )
     if not asked.is_ca and CA_USAGES & {*asked.usages}:
         raise RequestRefused(Refusal.CA_MISMATCH, "usages of a CA for what shall be none")
-    allowed = {USAGES[word] for word in policy.usages}
+    allowed = {USAGES[word] for word in policy.usages - NEVER_OF_LEAVES}
     asked_for = {*wanted.key_usage, *wanted.purposes}
     # Whether a CA may sign certificates and lists is for `allow_ca` to say.
     of_a_ca = {USAGES[word] for word in CA_USAGES} if asked.is_ca else set[str]()
@@ -253,6 +265,9 @@ def _purposes(
     # cert-manager's default enciphers keys whatever the key; a key of ML-DSA is none that it knows (RFC 9881, 4).
     if kind.startswith("ml-dsa") and asked_for & {*_NO_ENCIPHERMENT, "key_agreement"}:
         raise RequestRefused(Refusal.USAGE_MISMATCH, "a key of ML-DSA signs, and does nothing else")
+    if asked.is_ca and not wanted.purposes:
+        # A CA that names no purpose certifies for each of them: so it has those of its issuer's rules.
+        return replace(wanted, purposes=key_purposes(policy.usages - NEVER_OF_LEAVES, is_ca=True).purposes)
     return wanted
 
 
@@ -412,6 +427,7 @@ def certificate_content(
         dns_names=content.names.dns_names,
         ip_addresses=tuple(map(ip_address, content.names.ip_addresses)),
         emails=content.names.emails,
+        limits=content.limits,
         crl_url=crl_url,
         ocsp_url=ocsp_url,
         ca_url=ca_url,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from attestation.errors import RequestInvalid
 from attestation.pki.names import KUBERNETES_PREFIX
 from attestation.pki.requested import COMMON_NAME, RequestedNames
 
@@ -31,6 +32,7 @@ _URI: Final = re.compile(
 """Absolute, of the characters of RFC 3986; brackets around an address only."""
 _EMAIL: Final = re.compile(r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@(?P<host>[^@]+)")
 _COUNTRY: Final = "2.5.4.6"
+_EMAIL_ADDRESS: Final = "1.2.840.113549.1.9.1"
 _BOUNDS: Final[Mapping[str, int]] = {
     # Characters that an attribute of a name may have (RFC 5280, A.1), where it is not 64.
     "2.5.4.7": 128,
@@ -38,7 +40,7 @@ _BOUNDS: Final[Mapping[str, int]] = {
     "2.5.4.9": 128,
     "2.5.4.17": 40,
     "0.9.2342.19200300.100.1.1": 256,
-    "1.2.840.113549.1.9.1": 255,
+    _EMAIL_ADDRESS: 255,
 }
 _BOUND: Final = 64
 
@@ -61,6 +63,21 @@ class NameRules:
     uris: tuple[str, ...] | None = None
     emails: tuple[str, ...] | None = None
     common_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse rules that mean nothing, or to each reader something else.
+
+        Raises:
+            RequestInvalid: A domain that is no host name in lower case; a network with host bits, or none.
+        """
+        for domain in (*(self.dns_names or ()), *(self.emails or ())):
+            if not HOST.fullmatch(domain) or domain.startswith("*"):
+                raise RequestInvalid(f"{domain!r} is no domain: a host name in lower case")
+        for network in self.ip_networks or ():
+            try:
+                ipaddress.ip_network(network)
+            except ValueError as e:
+                raise RequestInvalid(f"{network!r} is no network in CIDR notation: {e}") from e
 
 
 def unwritable_names(names: RequestedNames) -> list[str]:
@@ -88,6 +105,9 @@ def _attribute(oid: str, text: str) -> str | None:
         return None if re.fullmatch(r"[A-Z]{2}", text) else "a country is two upper-case letters"
     if not 1 <= len(text) <= _BOUNDS.get(oid, _BOUND):
         return f"attribute {oid} of {len(text)} characters"
+    # What stands in the subject is read as an address, too.
+    if oid == _EMAIL_ADDRESS and _email_host(text) is None:
+        return f"{text!r} is no e-mail address"
     # Two names that look the same to a person must be the same.
     if not text.isprintable() or text != text.strip():
         return f"attribute {oid}: white space at its ends, or a character that does not print"
@@ -122,7 +142,7 @@ def forbidden_names(names: RequestedNames, rules: NameRules) -> list[str]:
     found += [f"URI {uri!r}" for uri in names.uris if not _begins(uri, rules.uris)]
     found += [
         f"e-mail address {email!r}"
-        for email in names.emails
+        for email in (*names.emails, *names.values(_EMAIL_ADDRESS))
         if not _under(_email_host(email) or "", rules.emails)
     ]
     found += [

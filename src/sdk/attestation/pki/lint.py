@@ -32,6 +32,7 @@ from attestation.endorsements.certificate import (
     EXTENDED_KEY_USAGE,
     KEY_USAGE,
     KEY_USAGES,
+    NAME_CONSTRAINTS,
     SUBJECT_ALT_NAME,
     SUBJECT_KEY_IDENTIFIER,
     Certificate,
@@ -41,6 +42,7 @@ from attestation.endorsements.certificate import (
 from attestation.errors import CSRInvalid, MalformedEvidence
 from attestation.pki.content import CertificateContent, key_identifier
 from attestation.pki.leaf_names import HOST
+from attestation.pki.name_limits import IPNetwork
 from attestation.pki.names import KUBERNETES_PREFIX, NODE_USER, NODES_GROUP, Purpose, purpose_of
 from attestation.pki.profiles import (
     ACCESS_CA_ISSUERS,
@@ -78,10 +80,13 @@ _ALTERNATIVES: Final[Mapping[int, Alternative]] = {
 _POINTERS: Final[Mapping[str, Pointer]] = {ACCESS_OCSP: Pointer.OCSP, ACCESS_CA_ISSUERS: Pointer.CA}
 _ALGORITHMS: Final[Mapping[str, str]] = {
     # Key of the issuer: how it signs, AlgorithmIdentifier (RFC 5758, 3.2; RFC 4055, 5; RFC 9881, 2).
+    "ecdsa-p256": "300a06082a8648ce3d040302",
     "ecdsa-p384": "300a06082a8648ce3d040303",
     "rsa-4096": "300d06092a864886f70d01010c0500",
     "ml-dsa-87": "300b0609608648016503040313",
 }
+_NOT_OURS: Final = frozenset({"ecdsa-p256"})
+"""Of a TPM that has no P-384, and of nobody's CA but its own."""
 _EK_URI: Final = re.compile(re.escape(EK_URI) + r"[0-9a-f]{96}")
 _HOST: Final = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*"
@@ -257,7 +262,7 @@ def _algorithm_fits(case: _Case) -> str | None:
         kind = case.issuer.algorithm
     except CSRInvalid as e:
         return str(e)
-    fits = case.parts[2].hex() == _ALGORITHMS.get(kind)
+    fits = case.parts[2].hex() == _ALGORITHMS.get(kind) and (case.profile.is_foreign or kind not in _NOT_OURS)
     return None if fits else f"not what a CA key of {kind} signs with, if there may be one"
 
 
@@ -335,13 +340,15 @@ def _subject_unit(case: _Case) -> str | None:
 
 def _subject_kubernetes(case: _Case) -> str | None:
     """Say whether an API server would take the holder for what they are, and nobody else for a part of the cluster."""
-    texts = {a.oid: a.text for a in case.certificate.subject_name.attributes}
+    attributes = case.certificate.subject_name.attributes
     if case.profile.is_node:
+        texts = {a.oid: a.text for a in attributes}  # subject-form lets none stand twice
         host = texts.get(COMMON_NAME, "").removeprefix(NODE_USER)
         named = texts.get(COMMON_NAME, "") == NODE_USER + host and _HOST.fullmatch(host)
         fits = named and texts.get(ORGANIZATION) == NODES_GROUP
         return None if fits else f"not {NODES_GROUP} and {NODE_USER} with a host name"
-    reserved = any(text.startswith(KUBERNETES_PREFIX) for text in texts.values())
+    # All of them: of several O an API server takes each for a group.
+    reserved = any(a.text.startswith(KUBERNETES_PREFIX) for a in attributes)
     return f"an attribute that begins with {KUBERNETES_PREFIX}" if reserved else None
 
 
@@ -373,7 +380,7 @@ def _key_kind(case: _Case) -> str | None:
         kind = load_spki(case.key)[1]
     except CSRInvalid as e:
         return str(e)
-    if case.profile.is_ca and not case.profile.is_foreign and kind not in _ALGORITHMS:
+    if case.profile.is_ca and not case.profile.is_foreign and kind not in _ALGORITHMS.keys() - _NOT_OURS:
         return f"a CA key is never {kind}"
     return None
 
@@ -435,6 +442,29 @@ def _alternative_names(case: _Case) -> bytes | None:
     )
 
 
+def _name_constraints(case: _Case) -> bytes | None:
+    limits = case.content.limits
+    if limits is None or not case.profile.is_ca:  # of what certifies nobody it says nothing
+        return None
+    permitted = [
+        *(der.write(_DNS, name.encode()) for name in limits.dns_names),
+        *(der.write(_IP, _mask(network)) for network in limits.ip_networks),
+        *(der.write(_URI, host.encode()) for host in limits.uris),
+        *(der.write(_EMAIL, host.encode()) for host in limits.emails),
+    ]
+    excluded = [der.write(_IP, _mask(network)) for network in limits.excluded_networks]
+    trees = b"".join(
+        der.write(tag, b"".join(der.write(der.SEQUENCE, name) for name in names))
+        for tag, names in ((0xA0, permitted), (0xA1, excluded))
+        if names
+    )
+    return der.write(der.SEQUENCE, trees)
+
+
+def _mask(network: IPNetwork) -> bytes:
+    return network.network_address.packed + network.netmask.packed
+
+
 def _policies(case: _Case) -> bytes | None:
     return _sequence_of([der.write(der.SEQUENCE, der.write_oid(oid)) for oid in case.content.policies])
 
@@ -477,6 +507,7 @@ _EXTENSIONS: Final[Mapping[str, tuple[str, str, bool, Callable[[_Case], bytes | 
     SUBJECT_KEY_IDENTIFIER: ("subject-key-id", "SubjectKeyIdentifier", False, _subject_key_id),
     AUTHORITY_KEY_IDENTIFIER: ("authority-key-id", "AuthorityKeyIdentifier", False, _authority_key_id),
     SUBJECT_ALT_NAME: ("alternative-names", "SubjectAltName", False, _alternative_names),
+    NAME_CONSTRAINTS: ("name-constraints", "NameConstraints", True, _name_constraints),
     CERTIFICATE_POLICIES: ("policies", "CertificatePolicies", False, _policies),
     CRL_DISTRIBUTION_POINTS: ("crl-pointer", "CRLDistributionPoints", False, _crl_pointer),
     AUTHORITY_INFORMATION_ACCESS: ("access", "AuthorityInfoAccess", False, _access),

@@ -47,6 +47,13 @@ _PURPOSE: Final[Mapping[str, str]] = {
 USAGES: Final[Mapping[str, str]] = MappingProxyType({**_KEY_USAGE, **_PURPOSE})
 """Every word: the bit of KeyUsage, a word of `KEY_USAGES`, or the OID of ExtendedKeyUsage that it stands for."""
 
+NEVER_OF_LEAVES: Final = frozenset({"any", "ocsp signing"})
+"""Words that no issuer certifies for others, whatever its rules say.
+
+With `ocsp signing` the holder would say of every certificate of the CA that it is good (RFC 6960, 4.2.2.2), and `any`
+means it too.
+"""
+
 CA_USAGES: Final = frozenset({"cert sign", "crl sign"})
 """Words that say nothing of a key that is no CA's (RFC 5280, 4.2.1.3)."""
 

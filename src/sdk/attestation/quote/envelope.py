@@ -23,6 +23,7 @@ from typing import Final
 
 from attestation.clock import parse_rfc3339
 from attestation.errors import MalformedEvidence
+from attestation.hsm import OAEP_HASHES
 from attestation.report_data import lp
 from attestation.wire import b64decode
 
@@ -31,7 +32,6 @@ MAX_DATA_BYTES: Final = 1 << 20
 MAX_CERTIFICATE_BYTES: Final = 16_384
 MAX_CHAIN: Final = 8
 MAX_TEXT_CHARACTERS: Final = 253
-OAEP_HASHES: Final = ("sha256", "sha1")
 
 _NEEDED: Final = frozenset({"purpose", "evidence", "binding", "publicKey", "signerRef", "expiresAt"})
 _MAY: Final = frozenset({"requestRef", "policyRef", "wrap", "secretRef"})

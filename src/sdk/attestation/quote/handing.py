@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPubl
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation.errors import BundleRejected, CSRInvalid, KeyMismatch, KeyUnsupported
+from attestation.hsm import OAEPHash
 from attestation.keys.provisioning import Bundle, BundleCase
-from attestation.keys.wrapping import OAEPHash, wrap_key
+from attestation.keys.wrapping import wrap_key
 from attestation.pki.external import read_ca
 from attestation.pki.signature import load_spki
 from attestation.quote.appraise import QuoteResult

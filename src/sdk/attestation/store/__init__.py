@@ -23,14 +23,8 @@ from attestation.store.chores import Chore
 from attestation.store.collateral import StoredCollateral
 from attestation.store.grants import grant
 from attestation.store.handovers import DeadLetter, Waiting
-from attestation.store.hsm_quotes import HSMNonce, HSMQuote, HSMStep, HSMVerdict
-from attestation.store.hsm_records import (
-    HSMBegunCRL,
-    HSMCertificate,
-    HSMCertificateState,
-    HSMDelegate,
-    HSMIssuer,
-)
+from attestation.store.hsm_quotes import HSMNonce, HSMQuote
+from attestation.store.hsm_records import HSMBegunCRL, HSMCertificate, HSMDelegate, HSMIssuer
 from attestation.store.identity import DatabaseIdentity
 from attestation.store.issuances import (
     Issuance,
@@ -109,13 +103,10 @@ __all__ = [
     "Found",
     "HSMBegunCRL",
     "HSMCertificate",
-    "HSMCertificateState",
     "HSMDelegate",
     "HSMIssuer",
     "HSMNonce",
     "HSMQuote",
-    "HSMStep",
-    "HSMVerdict",
     "Issuance",
     "IssuanceFilter",
     "IssuanceState",

@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import Select, and_, bindparam, delete, exists, func, literal, or_, select, text, update
 
 from attestation.clock import from_micros, to_micros
+from attestation.hsm import CertificateState, DelegateState
 from attestation.store.codec import binds, codec
 from attestation.store.hsm_records import (
     HSMBegunCRL,
     HSMCertificate,
-    HSMCertificateState,
     HSMDelegate,
     HSMIssuer,
 )
@@ -354,7 +354,7 @@ class HSM:
         return tuple(map(_CERTIFICATE.decode, rows))
 
     def certificates(
-        self, issuer_id: str, state: HSMCertificateState | None, cursor: str | None, limit: int
+        self, issuer_id: str, state: CertificateState | None, cursor: str | None, limit: int
     ) -> Page[HSMCertificate]:
         """Return the serial numbers of a key, newest first; all, or those in one state.
 
@@ -414,7 +414,7 @@ class HSM:
 
     # OCSP
 
-    def delegate(self, issuer_id: str, state: Literal["pending", "active"]) -> HSMDelegate | None:
+    def delegate(self, issuer_id: str, state: DelegateState) -> HSMDelegate | None:
         """Return the key that answers for *issuer_id*, or the one that is to be certified; or None."""
         return _DELEGATE.one(self._sql.row(_DELEGATE_OF, of_issuer=issuer_id, of_state=state))
 

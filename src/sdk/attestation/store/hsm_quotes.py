@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from sqlalchemy import bindparam, delete, func, insert, literal, or_, select, update
 
 from attestation.clock import to_micros
 from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed
+from attestation.hsm import Purpose, QuoteVerdict, Step
 from attestation.store.codec import binds, codec
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared
@@ -17,10 +17,6 @@ from attestation.store.tables import HSMNonceRow, HSMQuoteRow, table_of
 
 _N = table_of(HSMNonceRow)
 _Q = table_of(HSMQuoteRow)
-
-HSMPurpose = Literal["KeyProvisioning", "CsrAttestation"]
-HSMVerdict = Literal["verified", "failed", "indeterminate"]
-HSMStep = Literal["accepted", "bundle-accepted", "bundle-rejected", "loaded", "failed", "expired"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +41,7 @@ class HSMNonce:
     nonce_sha256: str
     cluster_id: str
     signer_uid: str
-    purpose: HSMPurpose
+    purpose: Purpose
     issued_at: datetime
     expires_at: datetime
     quote_uid: str | None = None
@@ -85,16 +81,16 @@ class HSMQuote:
     name: str
     content_sha256: str
     spec: str
-    purpose: HSMPurpose
+    purpose: Purpose
     signer_uid: str
     evidence_type: str
     nonce_sha256: str
     received_at: datetime
     expires_at: datetime
-    verdict: HSMVerdict
+    verdict: QuoteVerdict
     result: str
     steps: str = "[]"
-    last_step: HSMStep | None = None
+    last_step: Step | None = None
 
 
 _NONCE = codec(HSMNonce, _N.c)
@@ -218,12 +214,12 @@ class HSMQuotes:
         """Return the QuoteAttestation of that UID in a cluster, or None."""
         return _QUOTE.one(self._sql.row(_QUOTE_OF, of_cluster=cluster_id, of_uid=uid))
 
-    def judged(self, cluster_id: str, uid: str, verdict: HSMVerdict, result: str) -> bool:
+    def judged(self, cluster_id: str, uid: str, verdict: QuoteVerdict, result: str) -> bool:
         """Write down what was found where nothing could be before; False where something was."""
         changed = self._sql.run(_JUDGED, of_cluster=cluster_id, of_uid=uid, found=verdict, with_result=result)
         return changed == 1
 
-    def stepped(self, cluster_id: str, uid: str, steps: str, newest: HSMStep) -> None:
+    def stepped(self, cluster_id: str, uid: str, steps: str, newest: Step) -> None:
         """Write down what became of the key."""
         self._sql.do(_STEPPED, of_cluster=cluster_id, of_uid=uid, all_steps=steps, newest=newest)
 

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
 
+from attestation.hsm import CertificateState, DelegateState, IssuerKind, KeyOrigin, RequestKind
 from attestation.store.issuances import RevocationReason
-
-HSMIssuerKind = Literal["HsmIssuer", "HsmClusterIssuer"]
-HSMRequestKind = Literal[
-    "CertificateRequest", "CertificateSigningRequest", "HsmCertificate", "HsmIssuer", "HsmClusterIssuer"
-]
-HSMKeyOrigin = Literal["generated", "provisioned", "tpm", "file"]
-HSMCertificateState = Literal["reserved", "issued", "revoked", "void"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +42,12 @@ class HSMIssuer:
     issuer_id: str
     cluster_id: str
     uid: str
-    kind: HSMIssuerKind
+    kind: IssuerKind
     namespace: str | None
     name: str
     certificate: bytes
     chain: tuple[bytes, ...]
-    key_origin: HSMKeyOrigin
+    key_origin: KeyOrigin
     module: str
     token_label: str
     subject: str
@@ -102,7 +95,7 @@ class HSMCertificate:
     serial: str
     issuer_id: str
     request_uid: str
-    kind: HSMRequestKind
+    kind: RequestKind
     namespace: str | None
     name: str
     spki_sha256: str
@@ -113,7 +106,7 @@ class HSMCertificate:
     not_before: datetime
     not_after: datetime
     reserved_at: datetime
-    state: HSMCertificateState = "reserved"
+    state: CertificateState = "reserved"
     issued_at: datetime | None = None
     ended_at: datetime | None = None
     reason: RevocationReason | None = None
@@ -157,7 +150,7 @@ class HSMDelegate:
     """
 
     issuer_id: str
-    state: Literal["pending", "active"]
+    state: DelegateState
     serial: str
     request: bytes
     sealed_key: bytes = field(repr=False)

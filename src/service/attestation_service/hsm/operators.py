@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Query
 
@@ -18,6 +18,7 @@ from attestation.api import (
     QuoteVerdict,
 )
 from attestation.errors import CertificateUnknown, IssuerUnknown, TransitionForbidden
+from attestation.hsm import CertificateState
 from attestation.store import HSMCertificate, HSMIssuer, HSMQuote, Page, Tx
 from attestation.wire import b64encode
 from attestation_service.auth import OperatorDep
@@ -26,9 +27,7 @@ from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
 from attestation_service.routing.parameters import Cursor, IssuerId, Limit, Serial
 
-State = Annotated[
-    Literal["reserved", "issued", "revoked", "void"] | None, Query(description="Only those in this state")
-]
+State = Annotated[CertificateState | None, Query(description="Only those in this state")]
 
 
 async def issuers(cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> HSMIssuerPage:

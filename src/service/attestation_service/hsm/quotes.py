@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final
 import structlog
 from fastapi import Path
 
+from attestation import hsm
 from attestation.api import (
     QuoteAttestationPut,
     QuoteCheck,
@@ -40,7 +41,7 @@ from attestation.quote import Envelope, QuoteCase, QuoteResult, appraise_quote, 
 from attestation.reference import Policy
 from attestation.results import Failed, Outcome, Passed, Undecided, Verdict
 from attestation.results import conclude as verdict_of
-from attestation.store import HSMNonce, HSMQuote, HSMStep, HSMVerdict, Tx
+from attestation.store import HSMNonce, HSMQuote, Tx
 from attestation.wire import canonical_json
 from attestation_service import __version__
 from attestation_service.auth import Controller, ControllerDep
@@ -55,15 +56,15 @@ QuoteUID = Annotated[ObjectUID, Path(description="`metadata.uid` of the QuoteAtt
 KIB: Final = 1024
 MAX_STEPS: Final = 64
 MESSAGE_CHARACTERS: Final = 1024
-ENDED: Final[frozenset[HSMStep]] = frozenset({"loaded", "failed", "expired"})
-AFTER: Final[Mapping[HSMStep | None, frozenset[HSMStep]]] = {
+ENDED: Final[frozenset[hsm.Step]] = frozenset({"loaded", "failed", "expired"})
+AFTER: Final[Mapping[hsm.Step | None, frozenset[hsm.Step]]] = {
     None: frozenset({"accepted", "bundle-accepted", "bundle-rejected", "failed", "expired"}),
     "accepted": frozenset({"bundle-accepted", "bundle-rejected", "failed", "expired"}),
     "bundle-rejected": frozenset({"bundle-accepted", "bundle-rejected", "failed", "expired"}),
     "bundle-accepted": frozenset({"bundle-rejected", "loaded", "failed", "expired"}),
 }
 """Which step may follow which; nothing follows an end."""
-_VERDICTS: Final[Mapping[Verdict, HSMVerdict]] = {
+_VERDICTS: Final[Mapping[Verdict, hsm.QuoteVerdict]] = {
     Verdict.VERIFIED: "verified", Verdict.FAILED: "failed", Verdict.INDETERMINATE: "indeterminate",
 }  # fmt: skip
 

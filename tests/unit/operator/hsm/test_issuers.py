@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from attestation.errors import (
     KeyAmbiguous,
@@ -14,11 +15,13 @@ from attestation.errors import (
     KeyUnsupported,
     SignerUnavailable,
 )
+from attestation.keys.open import OpenKey
 from attestation_operator.actions import EmitEvent, MergeStatus, SetFinalizers, SetStatus
 from attestation_operator.crds.hsm import IssuerSpec
 from attestation_operator.errors import ServiceAway
 from attestation_operator.hsm.authority import pem_of, self_signed, subject_of
 from attestation_operator.hsm.issuers import Ask, Case, Looked, reconcile
+from attestation_operator.hsm.objects import older, read_issuer
 from attestation_operator.objects import FINALIZER, HSM_ISSUER
 from tests.fixtures.hsm_kinds import GOOD
 from tests.unit.operator.hsm.world import (
@@ -28,6 +31,7 @@ from tests.unit.operator.hsm.world import (
     ca_pem_by_another,
     cluster_issuer,
     issuer,
+    issuer_raw,
     key,
     known,
     module,
@@ -113,13 +117,66 @@ def test_without_a_token_that_it_may_use_nothing_is_asked(hsm: Any, reason: str)
 def test_a_key_is_looked_for_before_one_is_made() -> None:
     """Whatever line the process before ended at: a second key would be a second CA."""
     assert look().ask is Ask.FIND
-    assert look(answers={Ask.FIND: KeyNotFound("none")}).ask is Ask.MAKE
+    assert look(answers={Ask.FIND: KeyNotFound("none"), Ask.COUNT: 0}).ask is Ask.MAKE
 
 
 def test_a_key_that_was_there_is_not_made_again() -> None:
     """Its token may come back; another key would be another CA, of which nobody was told."""
     looked = look({**MADE, "keyFingerprint": "0f" * 32}, answers={Ask.FIND: KeyNotFound("none")})
     assert state(looked) == ("False", "KeyUnavailable")
+
+
+def test_issuers_of_a_namespace_have_so_many_keys_and_no_more() -> None:
+    """Who may create issuers would fill the token of all; the oldest have keys, those of the cluster do not count."""
+    hsm = module(maxIssuersPerNamespace=2)
+    none: dict[Ask, Any] = {Ask.FIND: KeyNotFound("none")}
+    assert look(hsm=hsm, answers=none).ask is Ask.COUNT
+    assert look(hsm=hsm, answers=none | {Ask.COUNT: 1}).ask is Ask.MAKE
+    full = look(hsm=hsm, answers=none | {Ask.COUNT: 2})
+    assert state(full) == ("False", "QuotaExceeded")
+    assert "2 HsmIssuers of namespace default" in status_of(full)["conditions"][0]["message"]
+    assert full.after, "one of the others may go"
+    away = look(hsm=hsm, answers=none | {Ask.COUNT: ServiceAway("away")})
+    assert state(away) == ("False", "KeyUnavailable")
+    of_all = reconcile(Case(issuer=cluster_issuer(), module=hsm, at=AT, answers=none))
+    assert of_all.ask is Ask.MAKE
+    # One that has its key keeps it, whatever the number becomes.
+    assert look(MADE, hsm=module(maxIssuersPerNamespace=1), answers={Ask.FIND: key()}).ask is Ask.TEST
+
+
+def test_which_issuers_are_older() -> None:
+    """Of the same namespace and token; of two of one second the UID decides: two are never before each other."""
+
+    def raw(uid: str, born: str, **change: Any) -> dict[str, Any]:
+        found = issuer_raw()
+        found["metadata"] |= {"uid": uid, "creationTimestamp": born} | change
+        return found
+
+    early, late = "2026-11-26T11:00:00Z", "2026-11-26T11:00:01Z"
+    ours = read_issuer(HSM_ISSUER, raw("m", late))
+    elsewhere = raw("c", early)
+    elsewhere["spec"] = elsewhere["spec"] | {"hsmRef": {"name": "other"}}
+    others = [
+        raw("m", late),
+        raw("z", late),
+        raw("a", late),
+        raw("b", early),
+        raw("d", early, namespace="other"),
+        elsewhere,
+        raw("e", early) | {"spec": None},
+    ]
+    assert older(ours, others) == 2
+
+
+def test_p_256_is_for_tpms_alone() -> None:
+    """What a PKCS#11 token has of it is not used, and none is made there."""
+    found = OpenKey(
+        ec.generate_private_key(ec.SECP256R1()), ref=key().ref, origin="generated", backend="pkcs11"
+    )
+    refused = look(answers={Ask.FIND: found}, keyType="ecdsa-p256")
+    assert state(refused) == ("False", "KeyUnsupported")
+    found.backend = "tpm2"
+    assert look(answers={Ask.FIND: found}, keyType="ecdsa-p256").ask is Ask.SELF_SIGN
 
 
 def test_an_issuer_of_a_namespace_has_a_key_of_its_own() -> None:
@@ -245,10 +302,10 @@ def test_the_end_of_the_ca_is_told_a_month_before() -> None:
     """By condition and event."""
     answers: dict[Ask, Any] = {Ask.FIND: key(), Ask.TEST: True, Ask.REGISTER: known()}
     at = AT + timedelta(days=3630)
-    looked = look(MADE, answers=answers, at=at, rotation={"renewBefore": "5m"})
+    looked = look(MADE, answers=answers, at=at, rotation={"renewBefore": "10m"})
     assert [each.reason for each in looked.actions if isinstance(each, EmitEvent)] == ["CAExpires"]
     assert looked.authority is not None
-    early = look(MADE, answers=answers, at=AT + timedelta(days=3600), rotation={"renewBefore": "5m"})
+    early = look(MADE, answers=answers, at=AT + timedelta(days=3600), rotation={"renewBefore": "10m"})
     assert not [each for each in early.actions if isinstance(each, EmitEvent)]
 
 
@@ -264,6 +321,22 @@ def test_k12_retain_keeps_the_key_and_destroy_destroys_it_first() -> None:
     assert away.after
     assert state(look(deleting=True, deletionPolicy="Destroy", hsm=False)) == ("False", "KeyUnavailable")
     assert look(deleting=True, deletionPolicy="Destroy", hsm=False).authority is None
+
+
+def test_a_spec_that_cannot_be_followed_any_more_still_says_what_becomes_of_the_key() -> None:
+    """Somebody changed another member of it, or a new version of ours refuses one: the key would stay for ever."""
+    broken: dict[str, Any] = {"keyType": "dsa", "deletionPolicy": "Destroy"}
+    assert issuer(deleting=True, **broken).spec is None
+    assert look(deleting=True, **broken).ask is Ask.DESTROY
+    kept = look(deleting=True, keyType="dsa")
+    assert [type(each) for each in kept.actions] == [SetFinalizers]
+    mine = look(deleting=True, keyRef={"label": "mine"}, **broken)
+    assert [type(each) for each in mine.actions] == [SetFinalizers]
+    # Which token it is on nobody knows: it waits for somebody to say it.
+    lost = look(deleting=True, hsm=False, hsmRef="softhsm", deletionPolicy="Destroy")
+    assert state(lost) == ("False", "KeyUnavailable")
+    assert issuer(hsmRef="softhsm").hsm is None
+    assert issuer(hsmRef={}).hsm is None
 
 
 def test_a_key_that_somebody_brought_is_never_destroyed() -> None:

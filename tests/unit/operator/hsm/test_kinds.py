@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
+from attestation.pki.leaf import MIN_DURATION
+from attestation.pki.usages import NEVER_OF_LEAVES, USAGES
 from attestation_operator.crds import DEFINITIONS
 from attestation_operator.crds.hsm import HsmIssuer
+from attestation_operator.crds.leaf_policy import SHORTEST_LIFETIME, PolicyUsage, Usage
+from attestation_operator.durations import parse_duration
 from attestation_operator.hsm.authority import policy_of
 from attestation_operator.objects import HSM_KINDS, Kind
 from tests.fixtures.hsm_kinds import GOOD, REFUSED, spec_of
@@ -53,6 +57,22 @@ def test_what_nobody_can_ask_about_ends_within_a_week() -> None:
             HsmIssuer.model_validate({"spec": asked | {"policy": {"noRevAvail": True, **policy}}})
     good = HsmIssuer.model_validate({"spec": asked | {"policy": {"noRevAvail": True, "maxDuration": "168h"}}})
     assert policy_of(good.spec).no_rev_avail
+
+
+def test_networks_have_no_host_bits() -> None:
+    """The form is right, and each request would end in an error of ours."""
+    spec = {"hsmRef": {"name": "h"}, "subject": {"commonName": "CA"}}
+    for network in ("10.0.0.1/8", "10.0.0.0/33", "2001:db8::1/32"):
+        with pytest.raises(ValidationError, match="no network"):
+            HsmIssuer.model_validate({"spec": spec | {"policy": {"names": {"ipRanges": [network]}}}})
+    HsmIssuer.model_validate({"spec": spec | {"policy": {"names": {"ipRanges": ["10.0.0.0/8"]}}}})
+
+
+def test_words_of_usages_are_those_of_the_sdk() -> None:
+    """Each once; of an issuer's all but those that no leaf has."""
+    assert set(get_args(Usage)) == set(USAGES)
+    assert set(get_args(Usage)) - set(get_args(PolicyUsage)) == NEVER_OF_LEAVES
+    assert parse_duration(SHORTEST_LIFETIME) == MIN_DURATION
 
 
 def test_a_ca_that_certifies_cas_has_a_path_for_them() -> None:

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from attestation.errors import AttestationError, KeyAmbiguous, KeyMismatch, KeyNotFound, SignerUnavailable
+from attestation.errors import (
+    AttestationError,
+    KeyAmbiguous,
+    KeyMismatch,
+    KeyNotFound,
+    KeyUnsupported,
+    SignerUnavailable,
+)
 from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
 from attestation_operator.hsm import tokens as module
 from attestation_operator.hsm.tokens import KeyName, Tokens
@@ -167,3 +174,14 @@ def test_a_slow_token_holds_up_no_other(there: There) -> None:
     finally:
         go_on.set()
         slow.join()
+
+
+def test_a_ca_of_p_256_is_made_in_a_tpm_alone(there: There) -> None:
+    """A leaf key of it is made on any token."""
+    held = tokens()
+    with pytest.raises(KeyUnsupported):
+        held.make_ca(spec(), "ca", "ecdsa-p256")
+    assert there.opened == []
+    held.make(spec(), "leaf", "ecdsa-p256")
+    held.make_ca(spec(), "ca", "ecdsa-p384")
+    assert len(there.opened) == 2

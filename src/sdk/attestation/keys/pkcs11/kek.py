@@ -24,6 +24,7 @@ from attestation.errors import (
     TokenAbsent,
     UnwrapFailed,
 )
+from attestation.hsm import OAEPHash
 from attestation.keys.open import KeyOptions
 from attestation.keys.opener import CEK_BYTES, REFUSED, Opener
 from attestation.keys.pkcs11 import names_of
@@ -32,7 +33,6 @@ from attestation.keys.pkcs11.ladder import name_of, step_for
 from attestation.keys.pkcs11.modules import module_of
 from attestation.keys.pkcs11.provision import OAEP, find_kek, no_such_parameter
 from attestation.keys.uri import KeyRef, PKCS11Ref
-from attestation.keys.wrapping import OAEPHash
 
 _HASHES: Final[dict[OAEPHash, type[hashes.HashAlgorithm]]] = {"sha256": hashes.SHA256, "sha1": hashes.SHA1}
 

@@ -36,6 +36,7 @@ from attestation.errors import (
     SignerUnavailable,
     UnwrapFailed,
 )
+from attestation.hsm import OAEPHash
 from attestation.keys.delegated import delegated
 from attestation.keys.open import KeyOptions, OpenKey, algorithm_of
 from attestation.keys.pkcs11 import GENERATE_SECONDS, making, names_of, proven, with_key
@@ -58,7 +59,7 @@ from attestation.keys.pkcs11.objects import (
 )
 from attestation.keys.selftest import self_test
 from attestation.keys.uri import PKCS11Ref, parse_key_uri
-from attestation.keys.wrapping import HASHES, KEK_BITS, OAEPHash
+from attestation.keys.wrapping import HASHES, KEK_BITS
 
 REFUSED: Final = "the wrapped key was refused: damaged, made for another key, or not the key it should be"
 
