@@ -46,9 +46,9 @@ def issued(here: Here, name: str) -> x509.Certificate:
     return leaf
 
 
-def ca_of(here: Here, name: str) -> x509.Certificate:
+def ca_of(here: Here, name: str, seconds: float = 60) -> x509.Certificate:
     """Wait for an issuer, and return its certificate."""
-    until(lambda: here.ready(HSM_ISSUER, name) == CHECKED)
+    until(lambda: here.ready(HSM_ISSUER, name) == CHECKED, seconds)
     return x509.load_pem_x509_certificate(here.get(HSM_ISSUER, name)["status"]["caCertificate"].encode())
 
 
@@ -204,7 +204,7 @@ def test_k8_a_generated_key_issues(here: Here, key_type: str, kind: type[Any], s
     """P-384 and RSA-4096, made on the token: proven by its own certificate, and a leaf below it."""
     here.token()
     issuer = here.issuer(keyType=key_type)
-    ca = ca_of(here, issuer)
+    ca = ca_of(here, issuer, 300)  # software looks for primes of RSA as long as it takes
     assert isinstance(ca.public_key(), kind)
     assert ca.public_key().key_size == size  # type: ignore[union-attr]  # both kinds have one
     assert here.get(HSM_ISSUER, issuer)["status"]["keyOrigin"] == "generated"
