@@ -33,6 +33,7 @@ MODULES = {
     "agent-signer": "tests.bench.agent_signer",
     "hostile": "tests.bench.hostile",
     "node_csr": "tests.bench.node_csr",
+    "hsm_issuance": "tests.bench.hsm_issuance",
     "tee_join": "tests.bench.tee_join",
 }
 LONG = {
