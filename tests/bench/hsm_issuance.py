@@ -1,4 +1,4 @@
-"""Certificates from a CA key on SoftHSM over Kubernetes: the real API server, the controller and the service as programs.
+"""Certificates from a CA key on SoftHSM over Kubernetes: the real API server, controller and service as programs.
 
 Each certificate is a CertificateRequest that is there and approved when the controller starts: two writes to its
 status, a serial number and the certificate in the service's log (SQLite, durable), a rehearsal, one signature. All of
@@ -169,7 +169,7 @@ def _one_by_one(hsm: Hsm) -> Measurement:
         unit="ms",
         bar=f"<= {BAR_MILLISECONDS} ms",
         ok=p50 <= BAR_MILLISECONDS,
-        note=f"from the approval of one request until it is Issued, nothing else going on; the slowest of {SINGLE}: "
+        note=f"from the approval of one request until it is Issued, no other request; the slowest of {SINGLE}: "
         f"{max(took):.0f} ms",
     )
 

@@ -42,6 +42,8 @@ ANSWER_SECONDS: Final = 30.0
 WATCH_SECONDS: Final = 300
 """After so long the API server ends a watch, and it is begun anew where it ended."""
 SILENCE_SECONDS: Final = 150.0
+MAX_CONNECTIONS: Final = 8
+"""Requests on their way at the same time: the rest waits here. Each looks at all connections before it takes one."""
 _PASSING: Final = frozenset({401, 408, 429})
 """Statuses below 500 that say nothing about the request: a token was changed, too much is asked at the moment."""
 _NO_OBJECT: Final = (KeyError, TypeError, AttributeError, RecursionError)
@@ -93,7 +95,7 @@ class KubernetesCluster:
     """
 
     def __init__(self, config: SingleConfig, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        timeout = httpx.Timeout(TIMEOUT_SECONDS)
+        timeout = httpx.Timeout(TIMEOUT_SECONDS, pool=ANSWER_SECONDS)
         if transport is None:
             assert config.user is not None
             transport = _Transport(
@@ -101,6 +103,9 @@ class KubernetesCluster:
                     config.cluster, config.user, config.abs_file, trust_env=False
                 ),
                 trust_env=False,
+                limits=httpx.Limits(
+                    max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS
+                ),
             )
         self._client = AsyncClient(
             config, timeout=timeout, trust_env=False, transport=transport, field_manager=MANAGER

@@ -89,8 +89,10 @@ class Program:
         namespace = settings.lease_namespace
         config = config_from(settings.kubeconfig)
         async with contextlib.AsyncExitStack() as stack:
-            cluster = KubernetesCluster(config)
+            # The lease has a connection of its own: with much to do it would wait behind everything else, and end.
+            cluster, of_lease = KubernetesCluster(config), KubernetesCluster(config)
             stack.push_async_callback(cluster.aclose)
+            stack.push_async_callback(of_lease.aclose)
             service = HTTPService(
                 settings.service_url,
                 token_file=settings.token_file,
@@ -100,7 +102,7 @@ class Program:
             )
             stack.callback(service.close)
             lease = Lease(
-                cluster,
+                of_lease,
                 namespace=namespace,
                 name=f"{MANAGER}-{self._name}",
                 identity=settings.identity,

@@ -71,6 +71,39 @@ def _read_to_its_end(connection: socket.socket) -> None:
         pass
 
 
+def test_many_requests_share_a_few_connections() -> None:
+    """Each request looks at all connections before it takes one: with as many of them as workers that was its cost."""
+    opened = 0
+
+    async def ask() -> None:
+        full, go = asyncio.Event(), asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal opened
+            opened += 1
+            if opened == cluster.MAX_CONNECTIONS:
+                full.set()
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                while await reader.readuntil(b"\r\n\r\n"):
+                    await go.wait()
+                    body = json.dumps(FOUND).encode()
+                    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+                    writer.write(head.encode() + body)
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            client = KubernetesCluster(config(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+            count = 3 * cluster.MAX_CONNECTIONS
+            reading = [asyncio.create_task(client.read(Key(kind=NODE, name=f"n{i}"))) for i in range(count)]
+            await full.wait()
+            go.set()
+            await asyncio.gather(*reading)
+            await client.aclose()
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
+    assert opened == cluster.MAX_CONNECTIONS
+
+
 Asking = Callable[[KubernetesCluster], Coroutine[Any, Any, Any]]
 
 

@@ -20,8 +20,9 @@ _TPM: Final = re.compile(rf"({_NAME})=((?:device|unix):/[^,]+|tcp:[^,]+)")
 class HsmSettings(LeaderSettings, BoundSettings):
     """What is chosen for the controller of HSM issuers."""
 
-    workers: Annotated[int, Field(ge=1, le=64)] = 32
-    """How many objects are handled at the same time: those that wait for the same CA are one batch."""
+    workers: Annotated[int, Field(ge=1, le=64)] = 64
+    """How many objects are handled at the same time: those that wait for the same CA are one batch,
+    and while one is signed the statuses of another are written."""
 
     pkcs11_modules: str = ""
     """PKCS#11 modules that objects may name: `name=/path`, separated by commas. No object names a path."""
