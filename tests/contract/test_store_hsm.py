@@ -16,6 +16,7 @@ from attestation.store import (
     HSMIssuer,
     HSMNonce,
     HSMQuote,
+    HSMState,
     Store,
     StoredCRL,
     Tx,
@@ -318,3 +319,33 @@ def test_what_a_cluster_has_is_counted(store: Store) -> None:
         ]
 
     assert store.read_sync(counted) == [2, 1, 3, 2, 1, 0, 0, 2, 0]
+
+
+def test_how_the_keys_of_a_cluster_are(store: Store) -> None:
+    """Of those with a certificate that is good still: the first end of one that signs, late lists, what is open."""
+
+    def work(tx: Tx) -> None:
+        changes: dict[str, dict[str, Any]] = {
+            "a": {},
+            "b": {"not_after": NOW + 50 * HOUR},
+            "c": {"not_after": NOW + 40 * HOUR, "superseded_at": NOW},
+            # Nothing of it is good any more: nobody needs a list of it, and its end is nobody's.
+            "d": {"not_after": NOW + 30 * HOUR},
+            "e": {"cluster_id": "other", "superseded_at": NOW},
+        }
+        for each, more in changes.items():
+            tx.hsm.register(issuer(each * 16, **more))
+        for number, where in enumerate("aabcde"):
+            end = NOW if where == "d" else NOW + HOUR
+            tx.hsm.reserve(certificate(number, issuer_id=where * 16, not_after=end))
+        tx.hsm.issued(f"{0:040x}", b"der", "[]", "00", NOW)
+        for each, until in (("a", NOW + HOUR), ("b", NOW)):
+            tx.hsm.put_crl(StoredCRL(issuer_id=each * 16, number=1, revision=0, entries=0, this_update=NOW,
+                                     next_update=until, crl=b"l"))  # fmt: skip
+
+    store.write_sync(work)
+    assert store.read_sync(lambda tx: tx.hsm.states(NOW)) == {
+        "default": HSMState(first_end=NOW + 50 * HOUR, overdue=2, open=4),
+        "other": HSMState(first_end=None, overdue=1, open=1),
+    }
+    assert store.read_sync(lambda tx: tx.hsm.states(NOW + HOUR)) == {}

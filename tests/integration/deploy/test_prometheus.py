@@ -36,6 +36,9 @@ EXPRESSIONS: Final = [target["expr"] for panel in PANELS for target in panel["ta
 
 EMPTY: Final = {
     "attestation_collateral_seconds_until_expiry": "there is collateral where there is confidential hardware",
+    "attestation_hsm_ca_seconds_until_expiry": "there are CA keys in hardware where a cluster has them",
+    "attestation_hsm_lists_overdue": "likewise",
+    "attestation_hsm_certificates_open": "likewise",
 }
 """Metrics that have no series in a service for TPMs alone, and why."""
 CONDITION: Final = re.compile(r"\s(?:==|<|>)\s[\d.]+(?=$| and)")

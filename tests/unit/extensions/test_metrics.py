@@ -31,6 +31,7 @@ from attestation_service.auth import Duty
 from attestation_service.extensions.enabled import ExtensionInvalid
 from attestation_service.process import dispatch, maintenance
 from tests.docs.pages import ROOT, text
+from tests.unit.service import hsm_requests as hsm
 from tests.unit.service.conftest import Service, Starter, migrated, start
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.people import introduce
@@ -93,6 +94,20 @@ async def test_the_numbers_are_those_of_the_database(start: Starter) -> None:
     after = await shown(service)
     assert after["attestation_events_total", ("node.registered",)] == 3
     assert after["attestation_events_total", ("node.online",)] == 1
+
+
+async def test_ca_keys_in_hardware_are_counted_by_cluster(start: Starter) -> None:
+    """When the first ends, whose lists are late, what is being signed."""
+    service = await hsm.serving(start, extensions=("metrics",))
+    issuer = await hsm.registered(service)
+    await hsm.issued(service, issuer)
+    await hsm.reserve(service, issuer, hsm.request(service, issuer.key, "open"))
+    found = await shown(service)
+    assert found["attestation_hsm_ca_seconds_until_expiry", ("default",)] == 3650 * 86_400
+    assert found["attestation_hsm_lists_overdue", ("default",)] == 1
+    assert found["attestation_hsm_certificates_open", ("default",)] == 1
+    await hsm.listed(service, issuer)
+    assert (await shown(service))["attestation_hsm_lists_overdue", ("default",)] == 0
 
 
 async def test_who_may_not_read_sees_nothing(start: Starter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from attestation_service.inspection.table import BEYOND
 from attestation_service.reports.routes import INSIDE, KEPT_SECONDS
 from attestation_service.reports.shown import TEXTS, shown
 from attestation_service.settings import Settings
+from tests.unit.service import hsm_requests as hsm
 from tests.unit.service.conftest import Service, Starter, migrated, settings_for, start
 
 __all__ = ["migrated", "start"]
@@ -18,6 +20,7 @@ __all__ = ["migrated", "start"]
 pytestmark = pytest.mark.anyio
 
 CANARY = "canary-8c1f"
+HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -39,6 +42,32 @@ async def test_what_is_found_is_told_with_what_to_do(service: Service) -> None:
     (backups,) = (each for each in answer["findings"] if each["part"] == "backups")
     assert (backups["level"], "attestation-service backup" in backups["todo"]) == ("warning", True)
     assert set(answer["not_looked_at"]) == BEYOND.keys() - {*INSIDE}
+
+
+async def test_ca_keys_in_hardware_that_need_their_controller_are_told(start: Starter) -> None:
+    """Lists that are late, and CA certificates that end soon; a cluster that needs nothing is good."""
+    service = await hsm.serving(start)
+    issuer = await hsm.registered(service)
+    await hsm.issued(service, issuer)
+
+    async def told() -> list[tuple[str, bool]]:
+        service.clock.advance(KEPT_SECONDS + 1)
+        found = (await service.operator("GET", "/health/findings")).json()["findings"]
+        return [
+            (each["level"], "CA certificate ends" in each["what"])
+            for each in found
+            if each["part"] == "HSM issuers"
+        ]
+
+    assert await told() == [("warning", False)]
+    await hsm.listed(service, issuer)
+    assert await told() == [("ok", False)]
+    ending = hsm.Issuer(service.clock.at, "Ending CA")
+    body = ending.put(certificate=ending.certificate(days=29))
+    ending.issuer_id = (await hsm.good(service, "PUT", "/issuers/uid-2", body))["issuer_id"]
+    said = hsm.request(service, ending.key, "short", not_after=(service.clock.at + HOUR).isoformat())
+    await hsm.reserve(service, ending, said)
+    assert await told() == [("warning", False), ("warning", True)]
 
 
 async def test_an_answer_serves_everybody_for_a_while(service: Service) -> None:

@@ -99,6 +99,29 @@ def _now(tx: Tx, counts: Counts, at: datetime) -> Iterable[Metric]:
         "kind",
         {kind: int((until - at).total_seconds()) for kind, until in tx.collateral.expiring().items()},
     )
+    clusters = tx.hsm.states(at)
+    yield _gauge(
+        "attestation_hsm_ca_seconds_until_expiry",
+        "Until the first CA certificate of a key in hardware that signs ends; negative where it has.",
+        "cluster",
+        {
+            cluster_id: int((state.first_end - at).total_seconds())
+            for cluster_id, state in clusters.items()
+            if state.first_end is not None
+        },
+    )
+    yield _gauge(
+        "attestation_hsm_lists_overdue",
+        "CA keys in hardware whose revocation list is over, or was never made, while certificates are good.",
+        "cluster",
+        {cluster_id: state.overdue for cluster_id, state in clusters.items()},
+    )
+    yield _gauge(
+        "attestation_hsm_certificates_open",
+        "Serial numbers of CA keys in hardware that were taken, and neither used nor given up yet.",
+        "cluster",
+        {cluster_id: state.open for cluster_id, state in clusters.items()},
+    )
 
 
 def _ever(events: Mapping[str, int], totals: Mapping[str, Mapping[str, int]]) -> Iterable[Metric]:

@@ -23,6 +23,7 @@ from attestation.store.chores import Chore
 from attestation.store.collateral import StoredCollateral
 from attestation.store.grants import grant
 from attestation.store.handovers import DeadLetter, Waiting
+from attestation.store.hsm_look import HSMState
 from attestation.store.hsm_quotes import HSMNonce, HSMQuote
 from attestation.store.hsm_records import HSMBegunCRL, HSMCertificate, HSMDelegate, HSMIssuer
 from attestation.store.identity import DatabaseIdentity
@@ -107,6 +108,7 @@ __all__ = [
     "HSMIssuer",
     "HSMNonce",
     "HSMQuote",
+    "HSMState",
     "Issuance",
     "IssuanceFilter",
     "IssuanceState",

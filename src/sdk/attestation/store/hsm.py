@@ -19,6 +19,7 @@ from sqlalchemy import Select, and_, bindparam, delete, exists, func, literal, o
 from attestation.clock import from_micros, to_micros
 from attestation.hsm import CertificateState, DelegateState
 from attestation.store.codec import binds, codec
+from attestation.store.hsm_look import HSMState, hsm_states
 from attestation.store.hsm_records import (
     HSMBegunCRL,
     HSMCertificate,
@@ -198,7 +199,9 @@ _LISTED = Prepared(
     .limit(bindparam("rows"))
 )
 _LAST_END = Prepared(
-    select(func.max(_T.c.not_after)).where(_T.c.issuer_id == bindparam("of_issuer"), _T.c.state != "void")
+    select(func.max(_T.c.not_after)).where(
+        _T.c.issuer_id == bindparam("of_issuer"), text(LIVE_HSM_CERTIFICATE)
+    )
 )
 _PURGE_CERTIFICATES = Prepared(
     delete(_T).where(
@@ -288,6 +291,10 @@ class HSM:
     def _count(self, statement: Prepared, **asked: object) -> int:
         row = self._sql.row(statement, **asked)
         return int(row[0]) if row is not None else 0
+
+    def states(self, at: datetime) -> Mapping[str, HSMState]:
+        """Return how the CA keys of each cluster are that has any in use at *at*."""
+        return hsm_states(self._sql, at)
 
     # Certificates
 

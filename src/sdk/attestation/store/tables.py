@@ -843,6 +843,14 @@ class HSMCertificateRow(Base):
             sqlite_where=text(RESERVED_CERTIFICATE),
             postgresql_where=text(RESERVED_CERTIFICATE),
         ),
+        # When the last certificate of a key ends.
+        Index(
+            "ix_hsm_certificates_ends",
+            "issuer_id",
+            "not_after",
+            sqlite_where=text(LIVE_HSM_CERTIFICATE),
+            postgresql_where=text(LIVE_HSM_CERTIFICATE),
+        ),
         Index(None, "issuer_id", "id"),
         Index(None, "not_after"),
         {"sqlite_autoincrement": True},

@@ -23,6 +23,9 @@ OLD: Final = timedelta(days=2)
 ENDING: Final = timedelta(days=7)
 """So long before it expires collateral is told of."""
 
+CA_ENDING: Final = timedelta(days=30)
+"""So long before its end a CA certificate of an HSM issuer is told of."""
+
 SKEWED: Final = 5.0
 """Seconds by which this computer may differ from the database."""
 
@@ -72,6 +75,29 @@ def collateral(case: Case) -> Findings:
             yield warning("collateral", what=what, todo=todo)
         else:
             yield ok("collateral", what=f"{kind} holds until {until:%Y-%m-%d}")
+
+
+def hsm_issuers(case: Case) -> Findings:
+    """What CA keys in hardware of clusters need of their controllers, while certificates of theirs are good."""
+    if case.facts is None:
+        return
+    for cluster_id, state in sorted(case.facts.hsm.items()):
+        if state.overdue:
+            yield warning(
+                "HSM issuers",
+                what=f"cluster {cluster_id}: {state.overdue} revocation lists are over or were never made: relying "
+                "parties refuse what these CAs certified, or do not learn what was revoked",
+                todo="let `attestation-operator hsm` of that cluster and its tokens run",
+            )
+        if state.first_end is not None and state.first_end - case.at < CA_ENDING:
+            yield warning(
+                "HSM issuers",
+                what=f"cluster {cluster_id}: a CA certificate ends on {state.first_end:%Y-%m-%d}: nothing that it "
+                "certified is good for longer",
+                todo="have the issuer renew it, or let another key follow (`rotation`)",
+            )
+        if not state.overdue and (state.first_end is None or state.first_end - case.at >= CA_ENDING):
+            yield ok("HSM issuers", what=f"cluster {cluster_id}: lists are good, {state.open} being signed")
 
 
 def database_clock(case: Case) -> Findings:

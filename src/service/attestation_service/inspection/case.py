@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from attestation.machines import Role
-from attestation.store import AuditFilter, Issuer, Tx
+from attestation.store import AuditFilter, HSMState, Issuer, Tx
 from attestation_service.inspection.finding import Finding, Level
 from attestation_service.settings import Settings
 from attestation_service.storage.database import LostKeys, lost_log_keys
@@ -38,6 +38,7 @@ class Facts:
         backed_up: Instant of the newest backup, RFC 3339; None where the audit tells of none.
         roles: Clusters and roles of the machines that get, or may get, a configuration.
         collateral: Kind of collateral -> when the first piece of it expires.
+        hsm: Kubernetes cluster -> how its CA keys in hardware are.
     """
 
     issuers: tuple[Issuer, ...]
@@ -46,10 +47,11 @@ class Facts:
     backed_up: str | None
     roles: tuple[tuple[str, Role], ...]
     collateral: Mapping[str, datetime]
+    hsm: Mapping[str, HSMState]
 
     @classmethod
-    def read(cls, tx: Tx, settings: Settings) -> Facts:
-        """Read them.
+    def read(cls, tx: Tx, settings: Settings, at: datetime) -> Facts:
+        """Read them, as they are at *at*.
 
         Raises:
             MemoryUnusable: What the keys remember cannot be read.
@@ -64,10 +66,11 @@ class Facts:
             backed_up=backups[0][1].timestamp if backups else None,
             roles=tuple(tx.machines.roles_in_use()),
             collateral=tx.collateral.expiring(),
+            hsm=tx.hsm.states(at),
         )
 
 
-NOTHING: Final = Facts(issuers=(), lost=None, newest=None, backed_up=None, roles=(), collateral={})
+NOTHING: Final = Facts(issuers=(), lost=None, newest=None, backed_up=None, roles=(), collateral={}, hsm={})
 """What a database says that is still to be made."""
 
 

@@ -18,7 +18,6 @@ from attestation.store.migrate import HEAD, SUPPORT, known_revisions, unknown
 from attestation.store.unusable import demand_whole, unusable
 from attestation_service.inspection.case import NOTHING, Case, Facts, Findings, failed, ok, warning
 from attestation_service.inspection.finding import Finding
-from attestation_service.settings import Settings
 from attestation_service.storage.database import demand_present, judge
 from attestation_service.transparency.memory import MemoryFile
 
@@ -50,7 +49,7 @@ def database(case: Case) -> tuple[list[Finding], Facts | None]:
     """
     path = place(case.settings.db_url)
     if not isinstance(path, Path):
-        return _on_server(path, case.settings)
+        return _on_server(path, case)
     _demand_writable(path)
     if not path.exists() or not path.stat().st_size:
         demand_present(case.settings)
@@ -59,7 +58,7 @@ def database(case: Case) -> tuple[list[Finding], Facts | None]:
     with look_at(path) as look:
         demand_ours(path, look.tables)
         if look.whole:
-            facts, line = _of_revision(path, look, case.settings)
+            facts, line = _of_revision(path, look, case)
         else:
             # Judged without its newest changes, it would be taken for an older copy of itself.
             facts = None
@@ -82,9 +81,9 @@ def database(case: Case) -> tuple[list[Finding], Facts | None]:
     return found, facts
 
 
-def _on_server(where: str, settings: Settings) -> tuple[list[Finding], Facts | None]:
+def _on_server(where: str, case: Case) -> tuple[list[Finding], Facts | None]:
     """Return what there is to say of a database of PostgreSQL."""
-    with look_at_server(settings.db_url) as look:
+    with look_at_server(case.settings.db_url) as look:
         demand_ours(where, look.tables)
         server = look.server
         assert server is not None
@@ -98,7 +97,7 @@ def _on_server(where: str, settings: Settings) -> tuple[list[Finding], Facts | N
                     todo=f"as the owner of the tables: {upgrade}",
                 )
             ], None
-        facts, line = _of_revision(where, look, settings)
+        facts, line = _of_revision(where, look, case)
     found = [
         line,
         ok("database", what=f"PostgreSQL {server.version}, {server.tls or 'no TLS'}, role {server.role}"),
@@ -128,7 +127,8 @@ def _on_server(where: str, settings: Settings) -> tuple[list[Finding], Facts | N
     return found, facts
 
 
-def _of_revision(path: Path | str, look: Look, settings: Settings) -> tuple[Facts | None, Finding]:
+def _of_revision(path: Path | str, look: Look, case: Case) -> tuple[Facts | None, Finding]:
+    settings = case.settings
     if look.revision is None and not look.tables:
         demand_present(settings)
         return NOTHING, ok("database", what=f"{path} is empty: the first start makes it")
@@ -144,7 +144,7 @@ def _of_revision(path: Path | str, look: Look, settings: Settings) -> tuple[Fact
         )
     demand_whole(path, look.columns)
     judge(look.tx, settings, MemoryFile.of(settings))
-    facts = Facts.read(look.tx, settings)
+    facts = Facts.read(look.tx, settings, case.at)
     entries = look.tx.audit.tree.size()
     if newer:
         return facts, warning(

@@ -55,6 +55,7 @@ PARTS: Final[Mapping[str, Callable[[Case], Findings]]] = {
 BEYOND: Final[Mapping[str, Callable[[Case], Findings]]] = {
     **{part: look for part, look in PARTS.items() if part != "port"},  # whose service may well be running
     "database TLS": beyond.database_tls,
+    "HSM issuers": beyond.hsm_issuers,
     "backups": beyond.backups,
 }
 """What `doctor` looks at."""

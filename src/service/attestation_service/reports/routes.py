@@ -17,7 +17,16 @@ from attestation_service.routing.openapi import operator_router, route
 if TYPE_CHECKING:
     from attestation_service.inspection.finding import Finding
 
-INSIDE: Final = ("settings", "folders", "disk", "configurations", "secrets", "collateral", "backups")
+INSIDE: Final = (
+    "settings",
+    "folders",
+    "disk",
+    "configurations",
+    "secrets",
+    "collateral",
+    "HSM issuers",
+    "backups",
+)
 """Parts that are looked at while the service runs: no device is opened, and nobody else is asked."""
 
 KEPT_SECONDS: Final = 30
@@ -65,7 +74,7 @@ async def _looked(res: Resources, at: datetime) -> HealthFindings:
     from attestation_service.inspection.case import Case, Facts, Listen  # here: a start need not load it
     from attestation_service.inspection.table import BEYOND, look_at
 
-    facts = await res.store.read(lambda tx: Facts.read(tx, res.settings))
+    facts = await res.store.read(lambda tx: Facts.read(tx, res.settings, at))
     case = Case(settings=res.settings, listen=Listen(host="127.0.0.1", port=0, uds=None), at=at, facts=facts)
     found = await asyncio.to_thread(look_at, case, {part: BEYOND[part] for part in INSIDE})
     return HealthFindings(
