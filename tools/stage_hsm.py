@@ -50,7 +50,8 @@ KINDS: Final = (
     "hsmcertificates",
 )
 CONTROLLER_RULES: Final = (
-    role_rule(KIND, KINDS, "get list watch patch"),
+    role_rule(KIND, KINDS, "get list watch"),
+    role_rule(KIND, [each for each in KINDS if each != "hardwaresecuritymodules"], "patch"),
     role_rule(KIND, ["quoteattestations"], "create delete"),
     role_rule(KIND, [f"{each}/status" for each in KINDS], "patch"),
     role_rule(CERT_MANAGER, ["certificaterequests"], "get list watch"),

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 from ruamel.yaml import YAML
 
+from attestation_operator.hsm.gauges import Gauges
 from attestation_testing import SoftwareNode
 from tests.docs.pages import text
 from tests.fixtures import prometheus
@@ -68,6 +70,8 @@ def promtool(*arguments: str) -> None:
         ("check", "rules", "attestation.rules.yml"),
         ("check", "config", "prometheus.yml"),
         ("test", "rules", "attestation.test.yml"),
+        ("check", "rules", "operator-hsm.rules.yml"),
+        ("test", "rules", "operator-hsm.test.yml"),
     ],
     ids=" ".join,
 )
@@ -92,6 +96,20 @@ def test_the_page_lists_the_alerts() -> None:
     """All of them, and none that there is not."""
     listed = re.findall(r"^\| `([A-Z]\w+)` \|", text("docs/operate/metrics.md"), flags=re.MULTILINE)
     assert listed == [alert["alert"] for alert in ALERTS]
+
+
+def test_the_page_lists_the_alerts_of_keys_in_hardware() -> None:
+    """Each is tried both ways, too; the metrics are those of the controller."""
+    yaml = YAML(typ="safe", pure=True)
+    rules = yaml.load((DEPLOY / "operator-hsm.rules.yml").read_text())["groups"][0]["rules"]
+    listed = re.findall(r"^\| `(Hsm\w+)` \|", text("docs/kubernetes/hsm.md"), flags=re.MULTILINE)
+    assert listed == [rule["alert"] for rule in rules]
+    for tried in yaml.load((DEPLOY / "operator-hsm.test.yml").read_text())["tests"]:
+        assert [each["alertname"] for each in tried["alert_rule_test"]] == listed
+    registry = CollectorRegistry()
+    Gauges(registry)
+    there = {metric.name for metric in registry.collect()}
+    assert {name for rule in rules for name in re.findall(r"itl_operator_\w+", rule["expr"])} == there
 
 
 def test_the_dashboard_is_whole() -> None:

@@ -436,7 +436,8 @@ class IssuerStatus(Kept):
     )
     conditions: Conditions = Field(
         default=(),
-        description="Ready: it signs. Reasons: Initializing, Checked, Pending, Failed, AwaitingKey, KeyUnavailable, "
+        description="CAExpires: its CA certificate ends within 30 days. "
+        "Ready: it signs. Reasons: Initializing, Checked, Pending, Failed, AwaitingKey, KeyUnavailable, "
         "KeyAmbiguous, KeyUnsupported, EvidenceUnavailable, EvidenceFailed, CertificateMismatch, BundleRejected, "
         "UnwrapFailed, Expired, CAInvalid, QuotaExceeded",
         json_schema_extra=listed("type"),

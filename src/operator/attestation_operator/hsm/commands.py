@@ -9,6 +9,7 @@ from attestation.clock import Clock
 from attestation_operator.controller import Around
 from attestation_operator.hsm.controllers import Issuers, Modules, Requests, Standing, Threads
 from attestation_operator.hsm.evidence import Collectors
+from attestation_operator.hsm.gauges import Gauges
 from attestation_operator.hsm.issuance import Issuance
 from attestation_operator.hsm.keks import Keks
 from attestation_operator.hsm.leaf_controller import Leaves
@@ -61,9 +62,10 @@ def maker(
         keks = Keks(tokens)
         evidence = collectors or Collectors(programs=settings.programs, on_thread=threads)
         offering = Offering(around, log, keks, evidence, threads)
-        issuers = Issuers(around, tokens, log, standing, threads, offering)
+        gauges = Gauges(around.metrics.registry)
+        issuers = Issuers(around, tokens, log, standing, threads, offering, gauges)
         quotes = Quotes(around, tokens, keks, log, threads, issuers.handle)
-        modules = Modules(around, tokens, standing, threads, issuers.handle)
+        modules = Modules(around, tokens, standing, threads, issuers.handle, gauges)
         issuing = (
             Issuance(log, threads),
             standing,

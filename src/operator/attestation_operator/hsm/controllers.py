@@ -23,6 +23,7 @@ from attestation_operator.hsm import issuers, lists, modules, requests
 from attestation_operator.hsm.answers import checked_issuer
 from attestation_operator.hsm.authority import Authority, chain_of, proven_ca, self_signed, subject_of
 from attestation_operator.hsm.certify import certified
+from attestation_operator.hsm.gauges import Gauges
 from attestation_operator.hsm.issuance import Issuance
 from attestation_operator.hsm.issuers import Answer, Ask
 from attestation_operator.hsm.objects import (
@@ -103,6 +104,7 @@ class Modules:
         standing: What is known together.
         threads: Where tokens are asked.
         wake: Looks at an issuer, whose token is ready by now, or no more.
+        gauges: What a monitor is told.
     """
 
     name = "modules"
@@ -114,8 +116,10 @@ class Modules:
         standing: Standing,
         threads: Threads,
         wake: Callable[[Key, Raw | None], Awaitable[float | None]],
+        gauges: Gauges,
     ) -> None:
         self._wake = wake
+        self._gauges = gauges
         self._around = around
         self._tokens = tokens
         self._standing = standing
@@ -136,6 +140,7 @@ class Modules:
         raw = seen if seen is not None else await self._around.cluster.read(key)
         if raw is None:
             self._standing.modules.pop(key, None)
+            self._gauges.gone(key)
             return None
         before = self._standing.modules.get(key)
         self._standing.modules[key] = raw
@@ -144,6 +149,7 @@ class Modules:
             await self._wake_issuers(key)
         spec = module.spec
         found = None if spec is None else await self._threads(lambda: self._found(spec))
+        self._gauges.ready(key, modules.is_good(found))
         await self._around.executor.apply(modules.reconcile(module, found, self._around.clock.now()))
         return None if spec is None else seconds_of(spec.health_check.interval)
 
@@ -177,6 +183,7 @@ class Issuers:
         standing: What is known together.
         threads: Where tokens are asked.
         offering: Asks for keys that are handed over.
+        gauges: What a monitor is told.
     """
 
     name = "issuers"
@@ -189,8 +196,10 @@ class Issuers:
         standing: Standing,
         threads: Threads,
         offering: Offering,
+        gauges: Gauges,
     ) -> None:
         self._offering = offering
+        self._gauges = gauges
         self._around = around
         self._tokens = tokens
         self._service = service
@@ -241,6 +250,7 @@ class Issuers:
                 self._standing.authorities[issuer.uid] = looked.authority
             elif not looked.again:
                 self._standing.authorities.pop(issuer.uid, None)
+            self._told(key, looked)
             await self._around.executor.apply(looked.actions)
             if begins and looked.authority is not None:
                 await self._keep(looked.authority)
@@ -248,6 +258,13 @@ class Issuers:
                 return looked.after
         self._around.log.error("issuer.goes_round", name=str(key))
         return issuers.AGAIN_SECONDS
+
+    def _told(self, key: Key, looked: issuers.Looked) -> None:
+        """Tell a monitor what was found; a look that is not the last one found nothing yet."""
+        if not looked.again:
+            authority = looked.authority
+            ends = None if authority is None else authority.ca.not_after
+            self._gauges.ready(key, authority is not None, ends=ends)
 
     async def keep_lists(self) -> None:
         """Sign the lists and responders that are due; what hinders one CA hinders no other."""
@@ -278,6 +295,7 @@ class Issuers:
 
     def _forgotten(self, key: Key) -> None:
         raw = self._standing.issuers.pop(key, None)
+        self._gauges.gone(key)
         if raw is not None:
             self._standing.authorities.pop(raw["metadata"]["uid"], None)
             self._standing.retiring.pop(raw["metadata"]["uid"], None)

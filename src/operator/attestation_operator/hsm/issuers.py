@@ -7,7 +7,7 @@ token or to the service; each may be asked again, and what it makes is looked up
 # Algorithms for: cluster-ca-key
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -60,6 +60,8 @@ EVIDENCE_SECONDS: Final = 60.0
 """After so long evidence that could not be collected is collected again: each time a program is run."""
 WARNED: Final = timedelta(days=30)
 """So long before its end a CA certificate is warned of (§6)."""
+ENDS: Final = "CAExpires"
+"""Condition: the certificate of the CA ends within that."""
 
 
 class Ask(StrEnum):
@@ -311,20 +313,23 @@ def _certified(case: Case, key: OpenKey) -> Looked:
     if case.crl_number:
         found["crlNumber"] = case.crl_number
     authority = authority_of(issuer.spec, key=key, ca=ca, known=known, chain=chain_of(str(pem)))
-    words = f"signs; until {ca.not_after:%Y-%m-%d}"
+    words = f"signs; its CA certificate ends on {ca.not_after:%Y-%m-%d}"
+    soon = ca.not_after - case.at <= WARNED
+    before = condition(issuer.status, ENDS)
+    # One that was renewed says that its end is not near any more; before it ever was, nothing is said.
+    ending = [said(ENDS, "Soon" if soon else "NotSoon", words, true=soon)] if soon or before else []
     events: tuple[Action, ...] = ()
-    if ca.not_after - case.at <= WARNED:
-        words = f"signs; its CA certificate ends on {ca.not_after:%Y-%m-%d}"
+    if soon and (before or {}).get("status") != "True":
+        note = clipped(words)
         events = (
-            EmitEvent(
-                target=issuer.target, action="Check", reason="CAExpires", note=clipped(words), type="Warning"
-            ),
+            EmitEvent(target=issuer.target, action="Check", reason="CAExpires", note=note, type="Warning"),
         )
     looked = _state(
         case,
         said(READY, Reason.CHECKED, words),
         found,
         after=seconds_of(case.module.spec.health_check.interval),
+        beside=ending,
     )
     return Looked(actions=looked.actions + events, authority=authority, after=looked.after)
 
@@ -406,14 +411,15 @@ def _state(
     *,
     after: float | None = None,
     again: bool = False,
+    beside: Sequence[dict[str, Any]] = (),
 ) -> Looked:
     """Return the status that says *ready*, with what was *found*; what stood there of the CA stays."""
     issuer = case.issuer
     kept = {name: issuer.status[name] for name in _KEPT if issuer.status.get(name) is not None}
     status = {"observedGeneration": issuer.generation, **kept, **(found or {})}
-    types = (READY, rotation.CURRENT)
+    types = (READY, ENDS, rotation.CURRENT)
     ours = [each for each in issuer.status.get("conditions") or () if each.get("type") in types]
-    said_now = [ready, *rotation.conditions_of(issuer, case.at)]
+    said_now = [ready, *beside, *rotation.conditions_of(issuer, case.at)]
     status["conditions"] = with_conditions(ours, said_now, generation=issuer.generation, at=case.at)
     if {name: value for name, value in issuer.status.items() if name != "kopf"} == status:
         return Looked(after=after)

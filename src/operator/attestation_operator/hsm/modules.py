@@ -59,6 +59,15 @@ def reconcile(module: Module, found: Found | None, at: datetime) -> tuple[Action
     return (SetStatus(target=module.target, manager=MANAGER, status=status),)
 
 
+def is_good(found: Found | None) -> bool:
+    """Whether a token that answered so can be used."""
+    return (
+        found is not None
+        and isinstance(found.facts, TokenFacts)
+        and not isinstance(found.signed, AttestationError)
+    )
+
+
 def is_ready(module: Module) -> bool:
     """Whether its status says that it can be used, of its spec as it is."""
     ready: Raw = next(

@@ -14,10 +14,13 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Final
 
+from prometheus_client import CollectorRegistry
+
 from attestation.errors import AttestationError, HSMDiffers, RequestRefused, SignerUnavailable
 from attestation_operator.actions import SetStatus
 from attestation_operator.errors import ServiceAway
 from attestation_operator.hsm import controllers, issuers, requests, signing
+from attestation_operator.hsm.gauges import Gauges
 from attestation_operator.hsm.issuers import Ask
 from attestation_operator.hsm.requests import INVALID_REQUEST, Issued
 from attestation_operator.nodes.objects import read_csr
@@ -151,7 +154,13 @@ def _absent(kind: Any) -> Callable[[], Outcome]:
         nothing: Any = None
         if kind is HSM_ISSUER:
             made: Any = controllers.Issuers(
-                around, nothing, nothing, controllers.Standing(), nothing, nothing
+                around,
+                nothing,
+                nothing,
+                controllers.Standing(),
+                nothing,
+                nothing,
+                Gauges(CollectorRegistry()),
             )
         else:
             of: Any = controllers.Requests if kind is CERTIFICATE_REQUEST else signing.SigningRequests

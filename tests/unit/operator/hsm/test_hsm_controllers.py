@@ -9,10 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import structlog
+from prometheus_client import CollectorRegistry, generate_latest
 
 from attestation.wire import b64decode
 from attestation_operator.errors import ServiceAway
 from attestation_operator.hsm.controllers import Issuers, Standing
+from attestation_operator.hsm.gauges import Gauges
+from attestation_operator.objects import HSM, HSM_ISSUER, Key
 from tests.unit.operator.hsm.test_issuance import Thread, there
 from tests.unit.operator.hsm.world import UID, authority, known
 
@@ -23,7 +26,8 @@ def issuers(log: Any, standing: Standing) -> Issuers:
     around: Any = SimpleNamespace(
         clock=SimpleNamespace(now=lambda: datetime.now(UTC)), log=structlog.get_logger()
     )
-    return Issuers(around, None, log, standing, Thread(), None)  # type: ignore[arg-type]  # no token is asked
+    gauges = Gauges(CollectorRegistry())
+    return Issuers(around, None, log, standing, Thread(), None, gauges)  # type: ignore[arg-type]  # no token is asked
 
 
 def test_a_list_that_was_put_is_known_whatever_becomes_of_the_responder() -> None:
@@ -67,3 +71,26 @@ def test_what_a_process_before_published_is_not_signed_again() -> None:
     standing.crl_numbers[name] = 0
     asyncio.run(issuers(log, standing).keep_lists())
     assert b64decode(log.lists[name], "it")
+
+
+def test_a_monitor_is_told_of_tokens_and_issuers_and_forgets_those_that_are_gone() -> None:
+    """When a CA ends stays known while it does not sign; what is gone is no alert for ever."""
+    registry = CollectorRegistry()
+    gauges = Gauges(registry)
+    token, issuer = Key(kind=HSM, name="t"), Key(kind=HSM_ISSUER, name="i", namespace="n")
+    ends = datetime(2030, 1, 1, tzinfo=UTC)
+    gauges.ready(token, True)
+    gauges.ready(issuer, True, ends=ends)
+    gauges.ready(issuer, False)
+
+    def told(name: str, key: Key) -> float | None:
+        labels = {"kind": key.kind.kind, "namespace": key.namespace or "", "name": key.name}
+        return registry.get_sample_value(f"itl_operator_hsm_{name}", labels)
+
+    assert (told("ready", token), told("ready", issuer)) == (1, 0)
+    assert told("ca_end_timestamp_seconds", issuer) == ends.timestamp()
+    assert told("ca_end_timestamp_seconds", token) is None
+    for _ in range(2):
+        gauges.gone(token)
+        gauges.gone(issuer)
+    assert b"{" not in generate_latest(registry)

@@ -61,9 +61,15 @@ def look(
 def state(looked: Looked) -> tuple[str, str]:
     """Return status and reason of Ready that is applied."""
     [status] = [each for each in looked.actions if isinstance(each, SetStatus)]
-    [condition] = status.status["conditions"]
+    [condition] = [each for each in status.status["conditions"] if each["type"] == "Ready"]
     assert condition["observedGeneration"] == 1
     return condition["status"], condition["reason"]
+
+
+def ending(looked: Looked) -> list[tuple[str, str]]:
+    """Return what is said of the end of the CA."""
+    said = status_of(looked)["conditions"]
+    return [(each["status"], each["reason"]) for each in said if each["type"] == "CAExpires"]
 
 
 def status_of(looked: Looked) -> Any:
@@ -299,7 +305,7 @@ def test_nothing_is_written_where_it_stands_there() -> None:
 
 
 def test_the_end_of_the_ca_is_told_a_month_before() -> None:
-    """By condition and event."""
+    """By condition, and once by an event."""
     answers: dict[Ask, Any] = {Ask.FIND: key(), Ask.TEST: True, Ask.REGISTER: known()}
     at = AT + timedelta(days=3630)
     looked = look(MADE, answers=answers, at=at, rotation={"renewBefore": "10m"})
@@ -307,6 +313,18 @@ def test_the_end_of_the_ca_is_told_a_month_before() -> None:
     assert looked.authority is not None
     early = look(MADE, answers=answers, at=AT + timedelta(days=3600), rotation={"renewBefore": "10m"})
     assert not [each for each in early.actions if isinstance(each, EmitEvent)]
+    assert ending(early) == []
+    assert ending(looked) == [("True", "Soon")]
+    renewed = look(
+        status_of(looked), answers=answers, at=AT + timedelta(days=3600), rotation={"renewBefore": "10m"}
+    )
+    assert ending(renewed) == [("False", "NotSoon")]
+    again = look(status_of(looked), answers=answers, at=at, rotation={"renewBefore": "10m"})
+    assert again.actions == ()
+    # What is wrong with its key says nothing of its end, which stands there as it was.
+    failing = answers | {Ask.TEST: SignerUnavailable("away")}
+    away = look(status_of(looked), answers=failing, at=at, rotation={"renewBefore": "10m"})
+    assert ending(away) == [("True", "Soon")]
 
 
 def test_k12_retain_keeps_the_key_and_destroy_destroys_it_first() -> None:
