@@ -24,6 +24,8 @@ ARC: Final = "1.3.6.1.4.1.41482.4."
 START: Final = datetime(2017, 1, 1, tzinfo=UTC)
 END: Final = datetime(2071, 10, 5, tzinfo=UTC)
 GENERATED, IMPORTED, IMPORTED_WRAPPED = 0x01, 0x02, 0x10
+UNKNOWN: Final = 99
+"""From this number on, extensions are critical and unknown."""
 SIGN_ECDSA, DECRYPT_OAEP, EXPORTABLE = 1 << 7, 1 << 10, 1 << 16
 ECDSA_SHA384: Final = bytes.fromhex("300a06082a8648ce3d040303")
 """AlgorithmIdentifier ecdsa-with-SHA384."""
@@ -102,7 +104,10 @@ class Device:
             builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         for number, value in more.items():
             oid = x509.ObjectIdentifier(ARC + number)
-            builder = builder.add_extension(x509.UnrecognizedExtension(oid, value), critical=False)
+            # A number that devices do not use stands for something that nobody knows.
+            builder = builder.add_extension(
+                x509.UnrecognizedExtension(oid, value), critical=int(number) >= UNKNOWN
+            )
         return builder.sign(signer, hashes.SHA256()).public_bytes(Encoding.DER)
 
     @cached_property

@@ -94,6 +94,12 @@ def test_2_no_path_to_the_maker() -> None:
         verified(forged, chain=(*DEVICE.chain, *stranger.chain))
 
 
+def test_2_an_extension_that_nobody_knows() -> None:
+    """One that must be understood may mean anything: that the key is revoked, or for something else."""
+    with pytest.raises(KeyCertificationRejected, match="unknown critical extension"):
+        verified(evidence(e99=tlv(5, b"")))
+
+
 def test_2_a_certified_key_certifies_nothing() -> None:
     """A key object whose private half is elsewhere signs certificates that nobody believes."""
     middle = DEVICE.certificate(OTHER.public_key())

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from attestation.errors import ChallengeMismatch, MalformedEvidence
 from attestation.evidence import tcs_kmra
 from attestation.quote import QuoteResult, appraise_quote
+from attestation.reference import Policy, parse_policy
 from attestation.results import Verdict
 from tests.unit.evidence.dcap_zoo import AT
-from tests.unit.quote.quote_kit import SPKI, case, envelope, evidence
+from tests.unit.quote.quote_kit import POLICY, SPKI, case, envelope, evidence
 
 
 def nonce(age: timedelta = timedelta(), random: bytes = b"r" * 28) -> bytes:
@@ -42,8 +43,10 @@ def answer(given_nonce: bytes, *, exponent: bytes | None = None, modulus: bytes 
     return struct.pack("<QQ", len(e), len(n)) + e + n + quote
 
 
-def judged(data: bytes, given_nonce: bytes, *, spki: bytes | None = None) -> QuoteResult:
-    """Judge an answer under the policy of the kit."""
+def judged(
+    data: bytes, given_nonce: bytes, *, spki: bytes | None = None, policy: Policy = POLICY
+) -> QuoteResult:
+    """Judge an answer, under the policy of the kit unless another one is given."""
     kind = "tcs-kmra-v1"
     asked = replace(
         envelope(data=data),
@@ -53,13 +56,26 @@ def judged(data: bytes, given_nonce: bytes, *, spki: bytes | None = None) -> Quo
         nonce=given_nonce,
         spki=spki or tcs_kmra.parse(data).spki,
     )
-    return appraise_quote(asked, replace(case("sgx", nonce=given_nonce), evidence_type=kind), AT)
+    return appraise_quote(
+        asked, replace(case("sgx", nonce=given_nonce, policy=policy), evidence_type=kind), AT
+    )
 
 
 def test_an_answer_is_read_and_judged() -> None:
     """Verified as an enclave is, and of the tier that says that nothing else was bound."""
     result = judged(answer(nonce()), nonce())
     assert (result.verdict, result.tier) == (Verdict.VERIFIED, "compat")
+    # Rules of a policy read that tier, too.
+    mine = parse_policy(
+        {
+            "format": "itl-policy/2",
+            "name": "compat",
+            "version": 1,
+            "sgx": {"mrenclave": [(b"\xe1" * 32).hex()]},
+            "rules": [{"name": "tier", "expression": "key.tier == 'compat' && key.type == 'tcs-kmra-v1'"}],
+        }
+    )
+    assert judged(answer(nonce()), nonce(), policy=mine).verdict is Verdict.VERIFIED
     assert len(tcs_kmra.report_data(tcs_kmra.parse(answer(nonce())), nonce())) == 64
 
 

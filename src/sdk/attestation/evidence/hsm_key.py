@@ -250,7 +250,7 @@ def verify(
     """
     read = key.certificate
     # 1. A certificate of a key object, as devices make them. One that may certify others would be no key's.
-    if read.is_ca or read.repeated_extension is not None or read.critical_unknown is not None:
+    if read.is_ca:
         raise KeyCertificationRejected("the certificate is not one that a device makes of a key object")
     # 2. Up to the maker's root, through CAs alone: a key that was taken out of its device, or an attestation key that
     #    somebody brought in, would otherwise certify whatever it likes.

@@ -236,8 +236,12 @@ def test_a_quote_attestation_of_intels_issuer(tmp_path: Path) -> None:
     assert "serviceId has no counterpart" in told.stderr
     assert "tier compat" in told.stderr
     # What a cluster lists is read, too; a list in a list is none.
-    several = {"apiVersion": "v1", "kind": "List", "items": [theirs, {"kind": "List", "apiVersion": "v1"}]}
-    assert ours(run(tmp_path, yaml.safe_dump(several), "--issuer-uid", f"apps/sgx={UID}")) == [made]
+    several = {
+        "apiVersion": "v1",
+        "kind": "List",
+        "items": [theirs, {"kind": "List", "apiVersion": "v1", "items": [theirs]}],
+    }
+    assert ours(run(tmp_path, json.dumps(several), "--issuer-uid", f"apps/sgx={UID}")) == [made]
     spec: dict[str, Any] = theirs["spec"]  # type: ignore[assignment]
     elliptic = ec.derive_private_key(5, ec.SECP256R1()).public_key()
     der = elliptic.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -254,6 +258,8 @@ def test_a_quote_attestation_of_intels_issuer(tmp_path: Path) -> None:
         changed = theirs | {"spec": spec | bad}
         refused = run(tmp_path, yaml.safe_dump(changed), "--issuer-uid", f"apps/sgx={UID}")
         assert (refused.exit_code, refused.stdout) == (1, ""), bad
+    short = theirs | {"spec": spec | {"nonce": twice(b"short")}}
+    assert "a quote is of any time" in run(tmp_path, yaml.safe_dump(short)).stderr
     unknown = run(tmp_path, yaml.safe_dump(theirs))
     assert "say it with --issuer-uid" in unknown.stderr
     assert struct.unpack("<Q", envelope.data[:8]) == (3,)

@@ -25,6 +25,7 @@ from attestation.quote import evidence_digest, key_fingerprint, parse_envelope
 from attestation.wire import b64encode
 from attestation_cli.session import Session
 from attestation_operator.commands import hsm_judging
+from attestation_operator.commands.hsm_files import write_new
 from attestation_operator.commands.hsm_wrap import sign_bundle_too, verify, wrap
 from attestation_testing.tee.intel import collateral_json
 from tests.unit.evidence.dcap_zoo import AT, PLATFORM
@@ -190,12 +191,26 @@ def test_files_are_replaced_only_where_that_is_said(folder: Path, tmp_path: Path
     assert out.read_bytes() == before
     assert run(wrap, folder, "--force", *wrapping(folder, out)).exit_code == 0
     assert out.read_bytes() != before
+    out.with_suffix(".jws").unlink()
+    assert isinstance(run(wrap, folder, *wrapping(folder, out)).exception, RequestInvalid)
+    assert not out.with_suffix(".jws").exists(), "signatures of a bundle that was not written"
     itself = run(wrap, folder, *wrapping(folder, tmp_path / "x.jws"))
     assert "not called .jws" in str(itself.exception)
     link = tmp_path / "link.json"
     link.symlink_to(tmp_path / "elsewhere")
     assert isinstance(run(wrap, folder, *wrapping(folder, link)).exception, RequestInvalid)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_that_comes_meanwhile_stays(tmp_path: Path) -> None:
+    """Whoever was first has the name."""
+    there = tmp_path / "file"
+    there.write_bytes(b"theirs")
+    with pytest.raises(RequestInvalid, match="--force"):
+        write_new(there, b"ours", force=False)
+    assert there.read_bytes() == b"theirs"
+    with pytest.raises(RequestInvalid, match="No such file"):
+        write_new(tmp_path / "no" / "file", b"ours", force=True)
 
 
 def test_wrap_writes_nothing_otherwise(folder: Path, tmp_path: Path) -> None:
