@@ -54,7 +54,8 @@ from tools.demo_dashboard import DEFAULT_PORT as DEFAULT_DASHBOARD_PORT
 from tools.demo_dashboard import Dashboard
 from tools.demo_extensions import AUDIENCE, SECRET, Extras
 from tools.demo_extensions import prepare as prepare_extensions
-from tools.demo_hsm import Held, hsm_settings
+from tools.demo_handing import HandedOver
+from tools.demo_hsm import Held, hsm_settings, request_for
 from tools.demo_hsm import next_steps as next_steps_of_hsm
 from tools.demo_kubernetes import NODES, Nodes
 from tools.demo_kubernetes import next_steps as next_steps_on_kubernetes
@@ -718,6 +719,11 @@ def run_hsm(options: argparse.Namespace) -> None:
         held.issue()
         held.refuse()
         held.revoke(people["alice"])
+        handed = HandedOver(begun.out, begun.service, hsm, begun.data, begun.token("alice"))
+        handed.prepare(people["alice"])
+        handed.hand_over()
+        handed.issue(request_for("pay.bank.example"))
+        handed.refuse()
         held.record(people["carol"])
         if not options.exit_after_demo:
             next_steps_of_hsm(begun.out, begun.service, hsm, held, begun.data)

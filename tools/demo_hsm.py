@@ -1,5 +1,7 @@
 """`./dev run --kubernetes --hsm`: certificates for a cluster, from a CA key that stays on a token.
 
+The second half, a key that is handed over to an enclave, is `tools/demo_handing.py`.
+
 The API server is Kubernetes' own (tools/kubernetes.py), the service and the controller are the programs that are
 shipped. The token is SoftHSM's: software, which keeps what it holds in files under its PIN.
 """
@@ -23,6 +25,7 @@ from cryptography.x509.oid import AuthorityInformationAccessOID, NameOID
 
 from attestation.api import HSMRevokeRequest
 from attestation.client import OperatorClient
+from tools.demo_handing import enclave_settings
 from tools.kubernetes import Cluster
 from tools.stage import Failed, Service
 from tools.stage_hsm import PIN_SECRET, REQUESTS, SERVICE_ACCOUNTS, TOKEN, Hsm, place, ready_of
@@ -37,9 +40,10 @@ NEVER: Final = frozenset({"sensitive", "always sensitive", "never extractable", 
 """What pkcs11-tool is told of a key that was made on its token, and never was elsewhere."""
 
 
-def hsm_settings(cluster: Cluster, _data: Path) -> dict[str, str]:
+def hsm_settings(cluster: Cluster, data: Path) -> dict[str, str]:
     """Return the settings of the service."""
-    return {"ITL_KUBERNETES_CLUSTERS": clusters_setting(cluster, service_accounts=SERVICE_ACCOUNTS)}
+    clusters = clusters_setting(cluster, service_accounts=SERVICE_ACCOUNTS)
+    return {"ITL_KUBERNETES_CLUSTERS": clusters, **enclave_settings(data)}
 
 
 class Held:
@@ -86,7 +90,8 @@ class Held:
         self._out.step(
             "The controller is started, and shown the token",
             "Which libraries it may load, its deployment says (--pkcs11-modules softhsm=…): an object names one of "
-            "these names, never a path. It may not approve requests, and read no Secret.",
+            "these names, never a path; likewise programs that make evidence. It may not approve requests, and read no "
+            "Secret but the one in which a key is handed over.",
         )
         self._hsm.start_controller()
         secret, member = PIN_SECRET
@@ -151,8 +156,8 @@ class Held:
             "What is approved is signed by the token, after its serial number and before the certificate is handed "
             "out it is in the service's log.",
         )
-        self._hsm.request("web", _request(f"web.{DOMAIN}"))
-        self._hsm.request("stray", _request(f"stray.{DOMAIN}"))
+        self._hsm.request("web", request_for(f"web.{DOMAIN}"))
+        self._hsm.request("stray", request_for(f"stray.{DOMAIN}"))
         self._hsm.decide("stray", "Denied")
         stray = self._hsm.ready(REQUESTS, "stray", "Denied")
         if "certificate" in stray["status"]:
@@ -180,9 +185,9 @@ class Held:
             "Approved, and refused all the same: approval says that somebody may ask, the policy what is certified.",
         )
         for name, spec in (
-            ("bank", _request("www.bank.example")),
-            ("forever", _request(f"web.{DOMAIN}") | {"duration": "87600h"}),
-            ("sub-ca", _request(f"web.{DOMAIN}") | {"isCA": True}),
+            ("bank", request_for("www.bank.example")),
+            ("forever", request_for(f"web.{DOMAIN}") | {"duration": "87600h"}),
+            ("sub-ca", request_for(f"web.{DOMAIN}") | {"isCA": True}),
         ):
             self._hsm.request(name, spec)
             self._hsm.decide(name, "Approved")
@@ -285,7 +290,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
 
 
-def _request(name: str) -> dict[str, Any]:
+def request_for(name: str) -> dict[str, Any]:
     """Return the spec of a request for *name*, as cert-manager makes it."""
     key = ec.generate_private_key(ec.SECP256R1())
     made = (
@@ -317,6 +322,7 @@ def next_steps(out: Narrator, service: Service, hsm: Hsm, held: Held, data: Path
     out.say()
     out.say(f"     kubectl --kubeconfig {admin} get hsm,hsmciss,certificaterequests -A")
     out.say(f"     kubectl --kubeconfig {admin} get hsmciss {ISSUER} -o yaml")
+    out.say(f"     kubectl --kubeconfig {admin} get qa -A    # what enclaves proved, and what became of it")
     out.say(f"     {shlex.join(held.verify)}    # it is revoked")
     pin = f"PIN=$(cat {shlex.quote(str(hsm.pin_file))})"
     listed = f"pkcs11-tool --module {module} --token-label {TOKEN} --login --pin env:PIN --list-objects"

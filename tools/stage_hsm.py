@@ -20,6 +20,7 @@ from attestation.clock import rfc3339
 from attestation_testing.kubernetes.cert_manager import CERTIFICATE_REQUESTS
 from tools.demo_people import write_private
 from tools.softhsm import MODULE, configure, library, new_token
+from tools.software_enclave import write_programs
 from tools.stage import BIN, Failed
 from tools.stage_kubernetes import (
     KIND,
@@ -63,8 +64,11 @@ CONTROLLER_RULES: Final = (
 )
 """What the controller may do in the cluster (HSM-AND-KUBERNETES §22); a test compares it with the chart."""
 LEASE_RULES: Final = lease_rules("hsm")
+HANDED_OVER: Final = "handed-over"
+"""The Secret in which a CA key is handed over."""
+SECRET_RULES: Final = (role_rule("", ["secrets"], "get update delete", [HANDED_OVER]),)
 CONTROLLER_ACCOUNT: Final = Account(
-    namespace=NAMESPACE, name=CONTROLLER, rules=CONTROLLER_RULES, own_rules=LEASE_RULES
+    namespace=NAMESPACE, name=CONTROLLER, rules=CONTROLLER_RULES, own_rules=(*LEASE_RULES, *SECRET_RULES)
 )
 SERVICE_ACCOUNTS: Final = {"attestation-hsm": [f"{NAMESPACE}:{CONTROLLER}"]}
 """What it is to the service."""
@@ -113,7 +117,11 @@ class Hsm(Programs):
         """Start the controller, and wait until it answers."""
         settings = self.pod(CONTROLLER_ACCOUNT)
         settings |= {"NAMESPACE": NAMESPACE, "IDENTITY": settings.pop("POD")}
-        flags = ("--pkcs11-modules", f"softhsm={self.module}", "--pin-dir", str(self.directory / "pins"))
+        programs = write_programs(self.directory / "programs")
+        flags = (
+            *("--pkcs11-modules", f"softhsm={self.module}", "--pin-dir", str(self.directory / "pins")),
+            *("--evidence-programs", programs),
+        )
         command = (str(BIN / "attestation-operator"), "hsm", *flags)
         self.start("hsm", command, settings, **self.token_variables)
 
@@ -175,6 +183,16 @@ class Hsm(Programs):
         Raises:
             Failed: There is not exactly one.
         """
+        found = [each for each in self._keys() if each.get("label") == label]
+        if len(found) != 1:
+            raise Failed(f"{len(found)} keys are called {label}")
+        return found[0]
+
+    def labels_on_token(self) -> list[str]:
+        """Return the labels of the private keys, likewise."""
+        return [each.get("label", "") for each in self._keys()]
+
+    def _keys(self) -> list[Mapping[str, str]]:
         done = subprocess.run(
             [
                 *("pkcs11-tool", "--module", str(self.module), "--token-label", TOKEN),
@@ -183,11 +201,9 @@ class Hsm(Programs):
             env={**os.environ, **self.token_variables, "PIN": self.pin_file.read_text(encoding="ascii")},
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
-        keys = [_members(each) for each in done.stdout.split("Private Key Object")[1:]]
-        found = [each for each in keys if each.get("label") == label]
-        if len(found) != 1:
-            raise Failed(f"{len(found)} keys are called {label}: {done.stdout}{done.stderr}")
-        return found[0]
+        if done.returncode != 0:
+            raise Failed(f"pkcs11-tool: {done.stdout}{done.stderr}")
+        return [_members(each) for each in done.stdout.split("Private Key Object")[1:]]
 
 
 def place(plural: str) -> str:

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.kubeapi, pytest.mark.softhsm, pytest.mark.slow]
 
 
 def test_a_certificate_comes_from_a_key_that_stays_on_its_token(tmp_path: Path) -> None:
-    """Issued, refused, revoked, each as it should be; the PIN is told nowhere; Ctrl-C ends all of it."""
+    """Issued, refused, revoked, handed over to an enclave, and not to others; no PIN is told; Ctrl-C ends all of it."""
     require_kubernetes()
     data = tmp_path / "data"
     demo = subprocess.Popen(
@@ -65,6 +65,19 @@ def test_a_certificate_comes_from_a_key_that_stays_on_its_token(tmp_path: Path) 
         r"✗ openssl    with the new list: certificate revoked",
         r"✗ OCSP       revoked",
         r"✓ no\. \d+ +hsm_certificate_revoked by alice: ",
+        r"THE ENCLAVE HERE IS SOFTWARE",
+        r"✓ bank-ca-[0-9a-f]{8}-1 Verified: sgx \(software\), mrenclave e1e1e1e1e1e1e1e1",
+        r"✓ token      kek-[0-9a-f-]{36}-1; for: unwrap$",
+        r"^ +│ signer +[0-9a-f]{64}$",
+        r"✓ bank-ca    Ready; its key: provisioned",
+        r"✓ token      key [0-9a-f]{8}…: sensitive \(it was elsewhere once\); for: sign$",
+        r"✓ token      the key that wrapped is destroyed; the Secret with the bundle is deleted",
+        r"✓ openssl    pay.pem is of CN=Bank CA: OK",
+        r"✗ debug-ca   EvidenceFailed: sgx-debug",
+        r"✗ ada        attestation hsm wrap: sgx-debug: ",
+        r"✗ other-ca   EvidenceFailed: sgx-chain",
+        r"✗ ada        attestation hsm wrap: sgx-chain: ",
+        r"✓ no\. \d+ +hsm_key_step by .*: loaded$",
     ):
         assert re.search(line, said, re.MULTILINE), f"{line}:\n{said}"
     pin = (data / "programs/pins/softhsm-pin/pin").read_text()

@@ -30,7 +30,7 @@ from attestation.errors import (
 from attestation.keys.open import KeyOptions, OpenKey
 from attestation.keys.pkcs11 import provision
 from attestation.keys.pkcs11.objects import is_true, key_id_of
-from attestation.keys.pkcs11.provision import REFUSED, create_kek, unwrap_key
+from attestation.keys.pkcs11.provision import REFUSED, create_kek, destroy_keks, kek_of, unwrap_key
 from attestation.keys.wrapping import wrap_key
 from tests.fixtures.softhsm import PIN, SoftHSM
 
@@ -299,6 +299,23 @@ def test_the_kek_is_made_once_and_unwraps_only(place: Place) -> None:
     shown = place.shown("kek")
     assert "Usage: unwrap Access: sensitive, always sensitive, never extractable, local" in shown
     assert key_id_of(place.kek).hex() in shown
+
+
+def test_keks_are_found_and_destroyed_by_their_labels(place: Place) -> None:
+    """One, or all whose labels begin alike; a key that signs stays, whatever it is called."""
+    hsm = place.hsm
+    for label in ("kek-1", "kek-10"):
+        create_kek(hsm.uri(label), hsm.options)
+    hsm.create("kek-ca")
+    assert kek_of(hsm.uri("kek"), hsm.options) == place.kek
+    with pytest.raises(KeyNotFound):
+        kek_of(hsm.uri("kek-2"), hsm.options)
+    assert destroy_keks(hsm.uri("kek-1"), hsm.options) == 1
+    labels = [each[1] for each in place.objects()]
+    assert sorted(labels) == ["keeper", "keeper", "kek", "kek", "kek-10", "kek-10", "kek-ca", "kek-ca"]
+    assert destroy_keks(hsm.uri("kek"), hsm.options, any_that_begins=True) == 2
+    assert sorted(each[1] for each in place.objects()) == ["keeper", "keeper", "kek-ca", "kek-ca"]
+    assert destroy_keks(hsm.uri("kek"), hsm.options) == 0
 
 
 def test_what_is_no_kek(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,8 @@ def test_modules_and_tpms_are_lists_of_names() -> None:
     }
     assert settings.tpm_places == {"tpm0": "device:/dev/tpmrm0", "sim": "tcp:127.0.0.1:2321"}
     assert HsmSettings.load(GIVEN).modules == {}
+    listed = HsmSettings.load(GIVEN | {"ITL_OPERATOR_EVIDENCE_PROGRAMS": "enclave=/opt/quote,td=/opt/td"})
+    assert listed.programs == {"enclave": Path("/opt/quote"), "td": Path("/opt/td")}
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,8 @@ def test_modules_and_tpms_are_lists_of_names() -> None:
         ("PKCS11_MODULES", "../a=/x"),
         ("TPMS", "tpm0=/dev/tpmrm0"),
         ("TPMS", "tpm0=swtpm:rm -rf"),
+        ("EVIDENCE_PROGRAMS", "enclave=quote"),
+        ("EVIDENCE_PROGRAMS", "/opt/quote"),
         ("MAX_RETRY_SECONDS", "-1"),
     ],
 )
