@@ -21,7 +21,8 @@ its cases, under the names that they have there, and what becomes of each in [ou
 How to read it:
 
 - An outcome is what one look writes. "again by itself": it is looked at again although the object does not change.
-  There a watch of the issuer wakes a request that waits for it; here it asks again, after a second and later and later.
+  There a watch of the issuer wakes a request that waits for it; here it asks again, after a second and later and later,
+  at most 30 s.
 - Where outcomes differ, a reason stands below the table. There is no difference without one.
 - Not compared: the words of messages, and Events. Theirs tells each step by an Event; ours tells an end without a
   certificate, with the reason of the condition.

@@ -33,6 +33,8 @@ from attestation_operator.nodes.objects import decoded
 from attestation_operator.objects import CERTIFICATE_REQUEST, GROUP, Key, Raw, Target, clipped
 
 POLL_SECONDS: Final = 1.0
+LONGEST_WAIT_SECONDS: Final = 30.0
+"""A request that waits is looked at so often at least, however long it waits: a thousand of them are work too."""
 MAX_RETRY: Final = timedelta(minutes=1)
 INVALID_REQUEST: Final = "InvalidRequest"
 
@@ -279,9 +281,16 @@ def _pending(request: Request, words: str, *, at: datetime) -> Looked:
         Step.PENDING,
         said(READY, "Pending", clipped(words), true=False),
         at=at,
-        after=POLL_SECONDS,
+        after=min(LONGEST_WAIT_SECONDS, max(POLL_SECONDS, _waited(request, at))),
         exact=True,
     )
+
+
+def _waited(request: Request, at: datetime) -> float:
+    """Return for how many seconds it has been Pending."""
+    ready = condition({"conditions": request.conditions}, READY) or {}
+    since = ready.get("lastTransitionTime") if ready.get("reason") == "Pending" else None
+    return (at - instant(since)).total_seconds() if since else 0.0
 
 
 def _end(

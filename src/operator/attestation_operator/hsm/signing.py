@@ -25,6 +25,7 @@ from attestation_operator.hsm.controllers import Standing
 from attestation_operator.hsm.issuance import Issuance
 from attestation_operator.hsm.objects import MANAGER
 from attestation_operator.hsm.requests import (
+    LONGEST_WAIT_SECONDS,
     MAX_RETRY,
     POLL_SECONDS,
     Fate,
@@ -38,8 +39,6 @@ from attestation_operator.nodes.objects import SigningRequest, decoded
 from attestation_operator.objects import CSR, GROUP, HSM_CLUSTER_ISSUER, Key, Kind, Raw, clipped
 
 SIGNER_PREFIX: Final = f"{HSM_CLUSTER_ISSUER.plural}.{GROUP}/"
-LONGEST_WAIT_SECONDS: Final = 30.0
-"""A request whose issuer is not there is looked at so often at least, however old it is."""
 
 
 class Step(StrEnum):

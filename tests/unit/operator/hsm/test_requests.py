@@ -120,7 +120,7 @@ def test_3_it_is_told_that_somebody_works_on_it_and_nothing_else() -> None:
     ids=["absent", "not-seen", "changed", "not-ready", "unknown", "deleted"],
 )
 def test_4_it_waits_for_its_issuer(issuer: Any) -> None:
-    """Pending, and asked for again after a second; told once, and for ever: an issuer may be created later."""
+    """Pending, and looked at again; told once, and for ever: an issuer may be created later."""
     looked = look(APPROVED, INITIALIZING, issuer=issuer, age=timedelta(days=2))
     assert (said(looked), looked.after) == ({"Ready": ("False", "Pending")}, 1.0)
     [status] = [each for each in looked.actions if isinstance(each, SetStatus)]
@@ -128,7 +128,15 @@ def test_4_it_waits_for_its_issuer(issuer: Any) -> None:
     raw = request_raw(APPROVED, PENDING)
     raw["status"]["conditions"][1]["message"] = message
     again = reconcile(read_request(raw), issuer, at=AT)
-    assert (again.actions, again.after) == ((), 1.0)
+    assert (again.actions, again.after) == ((), 30.0), "Pending for an hour"
+
+
+@pytest.mark.parametrize(("waited", "after"), [(0, 1.0), (0.5, 1.0), (7, 7.0), (40, 30.0)])
+def test_4_who_waits_long_is_looked_at_less_often(waited: float, after: float) -> None:
+    """A thousand requests of a token that is away must not be the whole work of controller and API server."""
+    raw = request_raw(APPROVED, PENDING, age=timedelta(days=2))
+    raw["status"]["conditions"][1]["lastTransitionTime"] = (AT - timedelta(seconds=waited)).isoformat()
+    assert reconcile(read_request(raw), None, at=AT).after == after
 
 
 def test_5_it_is_signed_once_everything_holds() -> None:
@@ -184,7 +192,7 @@ def test_retryable_waits_longer_and_fails_after_its_time() -> None:
 def test_issuer_its_key_does_not_sign_and_the_request_waits(error: Any) -> None:
     """The issuer is looked at, and says so of itself; its requests stay Pending, for days if it must be."""
     looked = look(APPROVED, PENDING, outcome=error, age=timedelta(days=2))
-    assert (said(looked), looked.after) == ({"Ready": ("False", "Pending")}, 1.0)
+    assert (said(looked), looked.after) == ({"Ready": ("False", "Pending")}, 30.0)
     assert looked.issuer_fails
 
 
