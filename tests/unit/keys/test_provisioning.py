@@ -87,6 +87,7 @@ def test_what_was_signed_is_read() -> None:
     assert read(TEXT, BY_ADA, BY_BOB, required=2).sha256 == read().sha256
 
 
+@pytest.mark.threat("T291")
 def test_nobody_signed() -> None:
     """No signature, a stranger's, one that a listed signer's stands beside; of another text (K1)."""
     rejected("signed by 0", lambda: read_bundle(TEXT, (), signers=SIGNERS, required=1))
@@ -98,6 +99,7 @@ def test_nobody_signed() -> None:
     rejected("at least one", lambda: read(required=0))
 
 
+@pytest.mark.threat("T291")
 def test_dual_control_is_of_two_keys() -> None:
     """Two signatures of one are one."""
     assert sign_bundle(TEXT, ADA) != BY_ADA
@@ -192,6 +194,7 @@ def test_no_other_spelling_is_a_bundle() -> None:
         unread("not", text, sign_bundle(text, ADA))
 
 
+@pytest.mark.threat("T291")
 @pytest.mark.parametrize(
     "change",
     [
@@ -208,6 +211,7 @@ def test_a_bundle_answers_one_question(change: dict[str, Any]) -> None:
     rejected("another", lambda: match(read(), replace(CASE, **change), at=AT))
 
 
+@pytest.mark.threat("T291")
 def test_a_bundle_counts_for_a_time() -> None:
     """From its beginning to its end, which is not behind that of the question."""
     end = BUNDLE.not_after

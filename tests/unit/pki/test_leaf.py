@@ -190,6 +190,7 @@ def test_a_ca_below() -> None:
     assert judge_leaf(asked(request, is_ca=True), EVERYTHING, ca=deep, at=AT).path_length == 3
 
 
+@pytest.mark.threat("T295")
 def test_refusals_of_cas() -> None:
     """Said twice alike, allowed by the rules, and with room below the issuer."""
     request = csr((x509.BasicConstraints(ca=True, path_length=1), True))
@@ -231,6 +232,7 @@ def test_usages_are_said_twice_alike() -> None:
         refused(Refusal.USAGE_MISMATCH, "differ", strange)
 
 
+@pytest.mark.threat("T295")
 def test_usages_that_are_refused() -> None:
     """Unknown ones, those that the rules do not name, and those that mean nothing alone or for this key."""
     refused(Refusal.USAGE_UNKNOWN, "'sing'", usages=("sing",))
@@ -328,6 +330,7 @@ def test_a_request_of_go_says_that_it_is_no_ca() -> None:
         assert not judged(csr(x509.UnrecognizedExtension(ObjectIdentifier("2.5.29.19"), value))).is_ca
 
 
+@pytest.mark.threat("T295")
 def test_names_are_judged_twice() -> None:
     """Whether a certificate can carry them, and whether the issuer certifies them."""
     refused(Refusal.NAME_INVALID, "neither", csr(subject=NOBODY))
@@ -371,6 +374,7 @@ def resigned(request: bytes, old: bytes, new: bytes) -> bytes:
     return der.write(der.SEQUENCE, info + algorithm + der.write(der.BIT_STRING, b"\0" + signature))
 
 
+@pytest.mark.threat("T295")
 def test_durations() -> None:
     """As asked for within the rules; 90 days where nothing is asked for; never behind the end of the CA."""
     assert judged().not_after == AT + timedelta(days=90)

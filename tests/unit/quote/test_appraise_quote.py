@@ -64,6 +64,7 @@ def test_evidence_for_something_else_proves_nothing(kind: str, bound: dict[str, 
     assert (dict(result.claims), result.tier) == ({}, "")
 
 
+@pytest.mark.threat("T290")
 @pytest.mark.parametrize(
     "change",
     [

@@ -41,6 +41,7 @@ async def test_an_issuer_is_registered_once_and_its_key_keeps_its_name(service: 
     assert len(told) == 2
 
 
+@pytest.mark.threat("T294")
 async def test_the_key_of_another_issuer_is_not_taken(service: Service) -> None:
     """An issuer in a namespace has a key of its own; one of the cluster may go on with one that was there."""
     issuer = await hsm.registered(service)
@@ -113,6 +114,7 @@ async def test_a_certificate_is_reserved_signed_and_written_down(service: Servic
     assert "w-1.example" in told["detail"]
 
 
+@pytest.mark.threat("T294")
 async def test_a_request_that_asks_for_something_else_is_another(service: Service) -> None:
     """Under one UID there is one certificate; only its time may be moved while it is not signed."""
     issuer, key = await hsm.registered(service), hsm.a_key()
@@ -138,6 +140,7 @@ FAULTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.threat("T294")
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_what_was_not_reserved_is_not_written_down(service: Service, fault: str) -> None:
     """None of the batch is: its good half neither."""
@@ -252,6 +255,7 @@ async def test_a_revoked_certificate_stays_what_was_issued(service: Service) -> 
     assert (again["serial"], again["certificate"]) == (found["serial"], b64encode(leaf))
 
 
+@pytest.mark.threat("T294")
 async def test_keys_of_another_cluster_do_not_exist(start: Starter) -> None:
     """Neither to reserve under, nor to make lists or answers for; the same key may be registered in both."""
     key = cluster_key(number=1)

@@ -43,6 +43,7 @@ def later(answer: httpx.Response) -> tuple[int, str, bool]:
 LATER = (429, "rate-limited", True)
 
 
+@pytest.mark.threat("T293")
 async def test_so_many_are_signed_at_one_time(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all keys of a cluster, and of no other one; a batch beyond it takes none, what was taken is told again."""
     monkeypatch.setattr(bounds, "OPEN", 3)
@@ -61,6 +62,7 @@ async def test_so_many_are_signed_at_one_time(start: Starter, monkeypatch: pytes
     assert (await taken(service, one, "a", "b", "c", key=key)).status_code == 200
 
 
+@pytest.mark.threat("T293")
 async def test_what_is_never_finished_ends_a_key(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is on the key's lists until its end: with too many of them it takes no more."""
     monkeypatch.setattr(bounds, "GIVEN_UP", 2)
@@ -73,6 +75,7 @@ async def test_what_is_never_finished_ends_a_key(service: Service, monkeypatch: 
     assert (await taken(service, issuer, "c")).status_code == 200
 
 
+@pytest.mark.threat("T293")
 async def test_so_many_are_issued_in_a_day(start: Starter) -> None:
     """As the setting says; one that is asked for again is counted once."""
     service = await hsm.serving(start, rate_limits=True, hsm_certificates_per_day=2)
@@ -84,6 +87,7 @@ async def test_so_many_are_issued_in_a_day(start: Starter) -> None:
     assert (await taken(service, issuer, "c")).status_code == 200
 
 
+@pytest.mark.threat("T293")
 async def test_a_cluster_has_so_many_keys(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that it has may be registered again; they go when all that they issued is over for long."""
     monkeypatch.setattr(bounds, "KEYS", 1)
@@ -94,6 +98,7 @@ async def test_a_cluster_has_so_many_keys(service: Service, monkeypatch: pytest.
     assert (await hsm.ask(service, "PUT", f"/issuers/{hsm.UID}", renewed)).status_code == 200
 
 
+@pytest.mark.threat("T293")
 async def test_a_ca_is_valid_for_so_long(start: Starter) -> None:
     """As the setting says, from now: what is issued under it is kept and listed until it ends."""
     service = await hsm.serving(start, hsm_ca_days=30)
@@ -105,6 +110,7 @@ async def test_a_ca_is_valid_for_so_long(start: Starter) -> None:
         assert days == 29 or "ITL_HSM_CA_DAYS" in answer.json()["detail"]
 
 
+@pytest.mark.threat("T293")
 async def test_a_list_names_so_many(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that would be longer than what is taken in is not begun: the key is to be replaced."""
     issuer = await hsm.registered(service)
@@ -115,6 +121,7 @@ async def test_a_list_names_so_many(service: Service, monkeypatch: pytest.Monkey
         assert answer.status_code == status, name
 
 
+@pytest.mark.threat("T293")
 async def test_so_many_nonces_are_good(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until they end."""
     monkeypatch.setattr(bounds, "NONCES", 1)
@@ -147,6 +154,7 @@ async def test_so_much_evidence_is_taken(
     assert later(await put(service, second, "qa-2")) == LATER
 
 
+@pytest.mark.threat("T293")
 async def test_evidence_is_not_judged_beyond_its_rate(
     start: Starter, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ FALSE: dict[str, Callable[[hsm.Issuer, dict[str, Any]], bytes]] = {
 }
 
 
+@pytest.mark.threat("T294")
 @pytest.mark.parametrize("fault", FALSE)
 async def test_a_list_that_was_not_begun_is_refused(service: Service, fault: str) -> None:
     """One entry less, and a revoked certificate would be good again."""
@@ -146,6 +147,7 @@ async def test_what_is_no_list_is_malformed(service: Service) -> None:
         assert hsm.code(answer) in ("malformed-evidence", "request-invalid")
 
 
+@pytest.mark.threat("T294")
 async def test_a_delta_list_is_refused(service: Service) -> None:
     """A list of ours speaks of everything; one that does not would hide what it leaves out."""
     issuer = await hsm.registered(service)
@@ -271,6 +273,7 @@ async def test_a_key_that_answers_is_replaced_each_day(service: Service) -> None
     assert gone.response_status is ocsp.OCSPResponseStatus.UNAUTHORIZED
 
 
+@pytest.mark.threat("T294")
 @pytest.mark.parametrize(
     "fault",
     [

@@ -134,6 +134,7 @@ async def test_a_verdict_is_written_down_once(service: Service, judge: Judge) ->
     assert (listed["uid"], listed["signer_uid"], listed["verdict"]) == ("qa-1", SIGNER, "verified")
 
 
+@pytest.mark.threat("T290")
 async def test_the_question_is_the_service_s_word(service: Service, judge: Judge) -> None:
     """Issuer, purpose, type and policy are those of the nonce, whatever the envelope says; the audit says the same."""
     asked = {"signer_uid": "another", "purpose": "CsrAttestation", "evidence_type": "tdx"}
@@ -147,6 +148,7 @@ async def test_the_question_is_the_service_s_word(service: Service, judge: Judge
     assert (listed["signer_uid"], listed["evidence_type"]) == ("another", "tdx")
 
 
+@pytest.mark.threat("T290")
 async def test_the_policy_that_judged_is_named(service: Service, judge: Judge) -> None:
     """By its version and digest, in the verdict and in the audit; the envelope names the one that was asked for."""
     assert (await service.operator("POST", "/policies", a_policy(name="enclaves"))).status_code == 201
@@ -162,6 +164,7 @@ async def test_the_policy_that_judged_is_named(service: Service, judge: Judge) -
         assert (answer.status_code, hsm.code(answer)) == (409, "hsm-differs"), other
 
 
+@pytest.mark.threat("T290")
 @pytest.mark.usefixtures("judge")
 async def test_a_nonce_lives_as_long_as_its_issuer_waits(service: Service) -> None:
     """Its end is that of the QuoteAttestation, at most seven days away; nothing is judged that would end later."""
@@ -186,6 +189,7 @@ async def test_another_issuer_s_nonce_proves_nothing(service: Service) -> None:
     assert "quote-question" in [each["name"] for each in answer.json()["checks"] if each["outcome"] == "fail"]
 
 
+@pytest.mark.threat("T290")
 @pytest.mark.usefixtures("judge")
 async def test_a_nonce_is_of_this_service_and_fresh(start: Starter, service: Service) -> None:
     """Nobody's, of yesterday, of another QuoteAttestation."""
@@ -203,6 +207,7 @@ async def test_a_nonce_is_of_this_service_and_fresh(start: Starter, service: Ser
     assert (answer.status_code, hsm.code(answer)) == (410, "challenge-expired")
 
 
+@pytest.mark.threat("T290")
 @pytest.mark.usefixtures("judge")
 async def test_a_nonce_of_another_cluster_is_unknown(start: Starter) -> None:
     """Evidence for one cluster is none for another; neither are its QuoteAttestations."""
@@ -232,6 +237,7 @@ async def test_what_is_open_is_judged_again(service: Service, judge: Judge) -> N
     assert len(await service.audit(action="hsm_quote_judged")) == 2
 
 
+@pytest.mark.threat("T291")
 async def test_failed_evidence_gets_no_bundle(service: Service, judge: Judge) -> None:
     """And no second judgement."""
     spec = envelope(service, await nonce(service))
@@ -275,6 +281,7 @@ async def test_of_two_bundles_one_is_accepted(service: Service) -> None:
     assert len(await service.audit(action="hsm_key_step")) == 1
 
 
+@pytest.mark.threat("T291")
 @pytest.mark.usefixtures("judge")
 async def test_a_spent_nonce_is_spent(service: Service) -> None:
     """Rejected after it was accepted, a bundle leaves no room for another one."""

@@ -49,6 +49,7 @@ async def test_the_key_of_an_attested_machine_is_known(service: Service, judge: 
     assert (nobody.ak, nobody.ek) == (None, None)
 
 
+@pytest.mark.threat("T292")
 @pytest.mark.usefixtures("judge")
 async def test_a_machine_that_has_not_attested_leaves_it_open(service: Service) -> None:
     """Activated is not attested; once it has, and for as long as that holds, the same evidence is good."""
@@ -66,6 +67,7 @@ async def test_a_machine_that_has_not_attested_leaves_it_open(service: Service) 
     assert (await put(service, stale, "qa-2")).json()["verdict"] == "verified"
 
 
+@pytest.mark.threat("T292")
 @pytest.mark.usefixtures("judge")
 async def test_a_locked_machine_vouches_for_no_key(service: Service) -> None:
     """Nor is a bundle accepted for evidence that was verified before it was locked."""
@@ -79,6 +81,7 @@ async def test_a_locked_machine_vouches_for_no_key(service: Service) -> None:
     assert (answer.status_code, hsm.code(answer)) == (409, "hsm-differs")
 
 
+@pytest.mark.threat("T292")
 @pytest.mark.usefixtures("judge")
 async def test_a_machine_of_another_cluster_vouches_for_none_here(service: Service) -> None:
     """What is attested elsewhere is not this cluster's to name."""

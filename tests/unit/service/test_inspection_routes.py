@@ -100,6 +100,7 @@ def test_no_text_is_shown_that_nobody_named() -> None:
     found = {each.name: each for each in shown(filled)}
     assert {"ITL_DB_URL", "ITL_ADMIN_TOKEN", "ITL_SERVICE_KEY", "ITL_ENROLLMENT_CA_KEY"} <= found.keys()
     literal = {
+        "ITL_ACME",
         "ITL_LOG_LEVEL",
         "ITL_TLS_MIN_VERSION",
         "ITL_PENDING_ANSWER",

@@ -100,6 +100,7 @@ def test_what_is_not_in_the_log_is_given_to_nobody(operation: str) -> None:
     assert serial in ("", found)
 
 
+@pytest.mark.threat("T294")
 def test_a_certificate_that_the_log_does_not_confirm_is_given_to_nobody() -> None:
     """Whatever the answer was: it would be a certificate that nobody can revoke."""
 
