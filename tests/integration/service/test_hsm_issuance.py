@@ -135,7 +135,7 @@ async def ocsp_status(service: Service, leaf: x509.Certificate, ca: x509.Certifi
     return ocsp.load_der_ocsp_response(answer.content)
 
 
-@pytest.mark.parametrize("algorithm", ["ecdsa-p384", "rsa-4096"])
+@pytest.mark.parametrize("algorithm", ["ecdsa-p256", "ecdsa-p384", "rsa-4096"])
 async def test_a_ca_on_a_token_issues_and_the_service_revokes(
     start: Starter, softhsm: SoftHSM, algorithm: str
 ) -> None:
