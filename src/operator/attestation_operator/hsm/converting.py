@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -44,6 +45,7 @@ LIFETIME: Final = timedelta(hours=24)
 _FORMATS: Final = {"3": "sgx-dcap-v3", "ECDSA Quote 3": "sgx-dcap-v3"}
 _PURPOSES: Final = {"KeyProvisioning": "KeyProvisioning", "QuoteAttestation": "CsrAttestation"}
 _NO_LIST_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ISSUER: Final = re.compile(r"(issuers|clusterissuers)\.[a-z0-9.-]+/([a-z0-9]([a-z0-9.-]*[a-z0-9])?)")
 _MODES: Final = {"ca": "Provisioned", "selfsigned": "SelfSigned"}
 _NONCE_BYTES: Final = 32
@@ -164,8 +166,17 @@ def _emit(
     what: str,
 ) -> bool:
     """Add an object, if the model takes it; else say why not."""
+    if kind.namespaced and not _NAMESPACE.fullmatch(namespace or ""):
+        into.dropped.append(f"{what}: its namespace {_word(namespace)} is none")
+        return False
     try:
-        model.model_validate(spec)
+        # YAML has values that JSON has not, and models take some of them: what is written is what was judged.
+        text = json.dumps(spec)
+    except (TypeError, ValueError):
+        into.dropped.append(f"{what}: a value that JSON does not have")
+        return False
+    try:
+        model.model_validate_json(text)
     except ValidationError as e:
         # Never the input: it may be a PIN in the wrong place.
         told = "; ".join(
@@ -176,7 +187,12 @@ def _emit(
         return False
     about = {"name": name} | ({"namespace": namespace} if kind.namespaced and namespace else {})
     into.objects.append(
-        {"apiVersion": f"{kind.group}/{kind.version}", "kind": kind.kind, "metadata": about, "spec": spec}
+        {
+            "apiVersion": f"{kind.group}/{kind.version}",
+            "kind": kind.kind,
+            "metadata": about,
+            "spec": json.loads(text),
+        }
     )
     return True
 

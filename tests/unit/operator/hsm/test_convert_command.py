@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import load_der_x509_certificate
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attestation.errors import RequestInvalid
 from attestation.evidence import tcs_kmra
@@ -24,6 +26,8 @@ from attestation.quote import parse_envelope
 from attestation_cli.session import Session
 from attestation_operator import crds
 from attestation_operator.commands.hsm_convert import MAX_BYTES, convert_file
+from attestation_operator.crds.yaml import document as document_of
+from attestation_operator.hsm.converting import Converted, Wanted, convert
 from tests.unit.evidence.dcap_zoo import AT
 from tests.unit.evidence.test_tcs_kmra import answer, nonce
 from tests.unit.pki.leaf_kit import CA_NAME, SERIAL
@@ -170,6 +174,8 @@ def test_what_has_no_counterpart_is_said(tmp_path: Path) -> None:
     [
         ("pkcs11Token: cluster", f"pkcs11Token: {'x' * 33}"),
         ("pkcs11Token: cluster", "pkcs11Token: [a]"),
+        ("pkcs11Token: cluster", "pkcs11Token: !!binary AAAA"),
+        ("namespace: apps", "namespace: ../apps"),
         ("pkcs11LibPath: /usr/lib/softhsm/libsofthsm2.so", "pkcs11LibPath: 7"),
         ("pkcs11LibPath: /usr/lib/softhsm/libsofthsm2.so", "pkcs11LibPath: /.so"),
         (f"pkcs11Pin: {PIN}", f"pkcs11Pin: {{name: {PIN}/, key: k}}"),
@@ -341,6 +347,67 @@ def test_hostile_files_are_refused(tmp_path: Path, text: str | bytes) -> None:
     told = run(tmp_path, text)
     assert isinstance(told.exception, RequestInvalid), told.output
     assert told.stdout == ""
+
+
+_WORDS = st.sampled_from(
+    [
+        *(
+            "apiVersion",
+            "kind",
+            "metadata",
+            "spec",
+            "name",
+            "namespace",
+            "annotations",
+            "items",
+            "status",
+            "data",
+        ),
+        *("cert-manager.io/v1", "tcs.intel.com/v1alpha2", "v1", "HardwareSecurityModule", "QuoteAttestation"),
+        *("pkcs11LibPath", "pkcs11Token", "pkcs11Pin", "issuers", "issuers.cert-manager.io/a: ca", "ca", "3"),
+        *(
+            "quote",
+            "quoteVersion",
+            "nonce",
+            "publicKey",
+            "signers",
+            "signerName",
+            "tls.key",
+            "tls.crt",
+            "Secret",
+        ),
+        *("List", "AAAA", "", "a", "x/y", "/usr/lib/x.so"),
+    ]
+)
+_SCALARS = (
+    _WORDS | st.none() | st.booleans() | st.integers() | st.floats() | st.binary(max_size=4) | st.dates()
+)
+_VALUES = st.recursive(
+    _SCALARS,
+    lambda each: st.lists(each, max_size=4) | st.dictionaries(_WORDS, each, max_size=6),
+    max_leaves=24,
+)
+
+
+@given(
+    st.sampled_from(["HardwareSecurityModule", "QuoteAttestation", "Secret", "List"]),
+    st.sampled_from(["cert-manager.io/v1", "tcs.intel.com/v1alpha2", "v1"]),
+    _VALUES,
+    st.dictionaries(_WORDS, _VALUES, max_size=8),
+)
+def test_whatever_a_document_holds(kind: str, version: str, more: object, spec: dict[str, Any]) -> None:
+    """It becomes objects that can be written, or is left out with a reason; nothing else happens."""
+    found = Converted()
+    named = {"metadata": {"name": "a", "namespace": more, "annotations": more, "creationTimestamp": more}}
+    for document in (
+        more,
+        {"apiVersion": version, "kind": kind, **named, "spec": spec, "data": spec, "items": more},
+        {"apiVersion": more, "kind": kind, "metadata": more, "spec": more},
+    ):
+        convert(document, Wanted(at=AT, signers=(SIGNER,)), found)
+    assert found.dropped
+    for each in found.objects:
+        assert yaml.safe_load(document_of(each)) == each
 
 
 def test_words_of_a_file_do_nothing_to_a_terminal(tmp_path: Path) -> None:
