@@ -17,14 +17,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation.errors import (
     CAInvalid,
+    KeyAmbiguous,
     KeyMismatch,
     KeyNotFound,
     KeyUnsupported,
     KeyURIInvalid,
+    SignerUnavailable,
 )
 from attestation.hsm import OAEPHash
 from attestation.keys.care import destroy_key
-from attestation.keys.open import OpenKey
+from attestation.keys.open import CAPublicKey, OpenKey
 from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
 from attestation_operator.hsm.authority import demand_chain
 from attestation_operator.hsm.tokens import KeyName, Tokens
@@ -125,28 +127,46 @@ class Keks:
             public = certificate.public_key()
         except ValueError as e:
             raise CAInvalid("the first certificate of the bundle cannot be read") from e
+        uri, options = self._tokens.named(token, label)
+        kek_uri, _ = self._tokens.named(token, kek)
         try:
             there = self._tokens.open(token, KeyName(label=label)).public_key
         except KeyNotFound:
-            uri, options = self._tokens.named(token, label)
-            kek_uri, _ = self._tokens.named(token, kek)
-            opened = unwrap_key(
-                uri,
-                blob,
-                kek_uri,
-                oaep_hash=oaep_hash,
-                certificate_or_public_key=certificate,
-                options=options,
-            )
-            opened.close()
-        else:
-            if there != public:
-                raise KeyMismatch("a key of this issuer's label is on the token, of another certificate")
+            try:
+                opened = unwrap_key(
+                    uri,
+                    blob,
+                    kek_uri,
+                    oaep_hash=oaep_hash,
+                    certificate_or_public_key=certificate,
+                    options=options,
+                )
+            except KeyAmbiguous as e:
+                there = self._loaded_meanwhile(token, label, e)
+            else:
+                there = opened.public_key
+                opened.close()
+        if there != public:
+            raise KeyMismatch("a key of this issuer's label is on the token, of another certificate")
         try:
             demand_chain(chain, at=at)
         except CAInvalid:
             self.discard(token, label)
             raise
+
+    def _loaded_meanwhile(
+        self, token: HardwareSecurityModuleSpec, label: str, error: KeyAmbiguous
+    ) -> CAPublicKey:
+        """Return the key that another controller loaded at the same moment: the same bundle ends well for both.
+
+        Raises:
+            KeyAmbiguous: There are two.
+            SignerUnavailable: Both took theirs away again; it is to be tried once more.
+        """
+        try:
+            return self._tokens.open(token, KeyName(label=label)).public_key
+        except KeyNotFound:
+            raise SignerUnavailable(f"another controller loaded a key at the same moment: {error}") from error
 
     def discard(self, token: HardwareSecurityModuleSpec, label: str) -> None:
         """Destroy a CA key that was brought into the token and is not to be used; one that was made there stays."""

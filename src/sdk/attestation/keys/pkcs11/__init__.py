@@ -77,7 +77,7 @@ def create_key(ref: KeyRef, algorithm: Algorithm, options: KeyOptions) -> OpenKe
     """Make the key on the token unless it is there, then open it; see `attestation.keys.open.create_key`.
 
     It is sensitive, not extractable and signs only, which is read back. The processes of one machine do this one
-    after another; those of several machines must see to it themselves.
+    after another; of several machines that make it at the same moment at most one does, and the others look again.
     """
     assert isinstance(ref, PKCS11Ref)
     if ref.object is None or ref.id is not None:

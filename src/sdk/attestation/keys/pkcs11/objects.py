@@ -206,6 +206,7 @@ def generate(session: pkcs11.Session, algorithm: Algorithm, label: str, shown: s
     Raises:
         KeyUnsupported: The token cannot make such keys.
         KeyUnusable: The token made something else.
+        SignerUnavailable: Somebody else made one at the same moment; see `demand_only_one`.
     """
     mechanism = _GENERATE.get(algorithm)
     if mechanism is None or mechanism not in session.token.slot.get_mechanisms():
@@ -239,6 +240,26 @@ def generate(session: pkcs11.Session, algorithm: Algorithm, label: str, shown: s
         private_object.destroy()
         public_object.destroy()
         raise KeyUnusable(f"the token of {shown} made a key whose {', '.join(wrong)} is not as asked for")
+    demand_only_one(session, label, (private_object, public_object), shown)
+
+
+def demand_only_one(
+    session: pkcs11.Session, label: str, made: tuple[pkcs11.Object, pkcs11.Object], shown: str
+) -> None:
+    """Take away what was just *made*, private half first, where another private key has its label.
+
+    No lock keeps two machines apart that share a token. Each of them looks after it made a key; of two, at least one
+    sees both, and gives up its own before anything was done with it. So at most one is left.
+
+    Raises:
+        SignerUnavailable: It was taken away; the other one, if it is still there, is found at the next look.
+    """
+    if len(search(session, ObjectClass.PRIVATE_KEY, label=label)) > 1:
+        for each in made:
+            each.destroy()
+        raise SignerUnavailable(
+            f"somebody else made {shown} at the same moment; the key made here was destroyed"
+        )
 
 
 def settle(session: pkcs11.Session, key: pkcs11.Object, facts: KeyFacts) -> KeyFacts:

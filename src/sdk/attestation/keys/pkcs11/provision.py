@@ -50,6 +50,7 @@ from attestation.keys.pkcs11.objects import (
     KeyName,
     PublicKey,
     alive,
+    demand_only_one,
     is_true,
     key_id_of,
     public_half,
@@ -272,6 +273,7 @@ def _generate_kek(session: pkcs11.Session, name: KeyName) -> RSAPublicKey:
         private.destroy()
         public.destroy()
         raise
+    demand_only_one(session, name.label or "", (private, public), name.shown)
     settle(
         session,
         private,
