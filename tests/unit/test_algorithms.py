@@ -75,7 +75,7 @@ PRIMITIVES: Final = {
     r"RSA|RSASSA|RSAPSS|RSA(Public|Private)(Key|Numbers)|RSA_\d+|OAEP|PSS|PKCS1v15|MGF1|RSAKey": r"rsa-\d+",
     r"AESGCM": r"aes-256-gcm",
     r"AES|AES128|AES256|CFB": r"aes-\d+-\w+",
-    r"aes_key_wrap_with_padding|AES_KEY_WRAP_PAD": r"aes-\d+-kwp",
+    r"aes_key_(un)?wrap_with_padding|AES_KEY_WRAP_PAD": r"aes-\d+-kwp",
     r"CBC": r"aes-\d+-cbc",
     r"PBKDF2HMAC": r"pbkdf2-\S+",
     r"HKDF": r"hkdf-\S+",

@@ -399,6 +399,22 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert spki in terminal.ok("ca", "refused-keys", "-o", "csv")
     key, _ = terminal.json("ca", "show")
     assert key["issuer_id"] in terminal.ok("ca", "show")
+
+    # A CA of before goes on here, on which two agree; then they think better of it.
+    before, wrapped = Company.at(tmp_path / "before", local.clock.now()).folder, str(tmp_path / "ca.wrapped")
+    kek = str(tmp_path / "kek.pem")
+    terminal.ok("ca", "import-key", "-f", kek)
+    terminal.ok("ca", "wrap", str(before / "root.key"), "--under", kek, "-f", wrapped)
+    bring = ["ca", "import", wrapped, "--chain", str(before / "root.pem"), "-r", "of before", "--yes"]
+    for command, done in (
+        (bring, "ca_import done"),
+        (["ca", "rotate", "rollback", "-r", "not this one", "--yes"], "ca_rotation done"),
+    ):
+        terminal.sit_down("anna")
+        pending = terminal.json(*command)
+        terminal.sit_down("berta")
+        assert done in terminal.ok(*shlex.split(pending["next_command"])[1:], "--yes")
+    terminal.sit_down(None)
     rotate = ["ca", "rotate", "prepare", "-r", "drill", "--yes"]
     terminal.sit_down("anna")
     pending = terminal.json(*rotate)

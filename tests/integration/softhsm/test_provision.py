@@ -27,10 +27,12 @@ from attestation.errors import (
     KeyURIInvalid,
     UnwrapFailed,
 )
+from attestation.keys.importing import drop_key, import_kek, import_key
 from attestation.keys.open import KeyOptions, OpenKey
 from attestation.keys.pkcs11 import provision
 from attestation.keys.pkcs11.objects import is_true, key_id_of
 from attestation.keys.pkcs11.provision import REFUSED, create_kek, destroy_keks, kek_of, unwrap_key
+from attestation.keys.uri import parse_key_uri
 from attestation.keys.wrapping import wrap_key
 from tests.fixtures.softhsm import PIN, SoftHSM
 
@@ -394,3 +396,24 @@ def test_no_flipped_bit_is_accepted(softhsm: SoftHSM) -> None:
 
     flip()
     place.unwrap(blob)
+
+
+def test_a_ca_key_of_before_is_brought_to_where_the_ca_keys_are(softhsm: SoftHSM) -> None:
+    """Under a label of its own, not extractable; taken away again where nobody agreed."""
+    base = parse_key_uri(softhsm.uri("any"))
+    blob = wrap_key(ca_key(), import_kek(base, softhsm.options), oaep_hash="sha1")
+    uri = softhsm.uri("itl-enrollment-ca-0123")
+    for _ in range(2):
+        opened = import_key(
+            uri,
+            blob,
+            base,
+            oaep_hash="sha1",
+            public_key=ca_key().public_key(),
+            options=softhsm.options,
+        )
+        assert (opened.origin, opened.algorithm) == ("provisioned", "ecdsa-p384")
+        listed = softhsm.tool("--list-objects", "--type", "privkey")
+        assert "itl-enrollment-ca-0123" in listed
+        drop_key(opened, uri, softhsm.options)
+        assert "itl-enrollment-ca-0123" not in softhsm.tool("--list-objects", "--type", "privkey")

@@ -22,6 +22,7 @@ from attestation.machines.dual_control import (
     Proposal,
     of_allow_list,
     of_ca_chain,
+    of_ca_import,
     of_ca_revocation,
     of_ca_rotation,
     of_machine,
@@ -32,6 +33,7 @@ from attestation.machines.dual_control import (
     of_trust_certificate,
 )
 from attestation.results import Assurance
+from attestation.wire import b64encode, pem
 from tests.contract.store_samples import a_machine
 from tests.fixtures.over_httpx import answering
 
@@ -135,6 +137,29 @@ ASKED: dict[str, tuple[Proposal, str | None, str, Any]] = {
         CSR,
         f"PUT /ca/keys/{'ab' * 8}/chain",
         {"chain_pem": CSR, "force": True} | WHY,
+    ),
+    "import": (
+        of_ca_import(
+            purpose="machine",
+            algorithm="ecdsa-p384",
+            name="CN=CA",
+            spki_sha256="a",
+            root="CN=R",
+            root_sha256="b",
+            chain_sha256="c",
+            until="2027-01-01T00:00:00Z",
+            wrapped_sha256="d",
+            oaep_hash="sha1",
+        ),
+        pem("ITL WRAPPED KEY", b"wrapped") + pem("CERTIFICATE", b"one") + pem("CERTIFICATE", b"two"),
+        "POST /ca/keys",
+        {
+            "purpose": "machine",
+            "wrapped_key": b64encode(b"wrapped"),
+            "oaep_hash": "sha1",
+            "chain_pem": pem("CERTIFICATE", b"one") + pem("CERTIFICATE", b"two"),
+        }
+        | WHY,
     ),
     "person": (
         of_operator_certificate(**PERSON, spki_sha256="ab" * 32),

@@ -27,6 +27,7 @@ from attestation.machines.dual_control import (
     evidence_digest,
     of_allow_list,
     of_ca_chain,
+    of_ca_import,
     of_ca_revocation,
     of_ca_rotation,
     of_extension,
@@ -802,6 +803,31 @@ def test_a_parent_of_a_ca_concerns_every_role() -> None:
     for name, value in asked.items():
         other = not value if isinstance(value, bool) else f"{value[:-1]}x"
         assert of_ca_chain(**(asked | {name: other})).digest() != proposal.digest()
+
+
+def test_a_ca_that_is_brought_in_concerns_every_role() -> None:
+    """Whose CA, under which root, and which wrapped key exactly: each is bound."""
+    asked = {
+        "purpose": "machine",
+        "algorithm": "ecdsa-p384",
+        "name": "CN=Machines of the Company",
+        "spki_sha256": "0a" * 32,
+        "root": "CN=The Company Root",
+        "root_sha256": "0b" * 32,
+        "chain_sha256": "0c" * 32,
+        "until": "2027-11-26T12:00:00Z",
+        "wrapped_sha256": "0d" * 32,
+        "oaep_hash": "sha256",
+    }
+    proposal = of_ca_import(**asked)
+    assert proposal.roles == frozenset(Role)
+    assert proposal.machine_id is None
+    assert proposal.subject == (
+        "key of CA CN=Machines of the Company for machine certificates, root CN=The Company Root, "
+        f"SHA-256 {'0b' * 32}, until 2027-11-26T12:00:00Z"
+    )
+    for name, value in asked.items():
+        assert of_ca_import(**(asked | {name: f"{value[:-1]}x"})).digest() != proposal.digest()
 
 
 @pytest.mark.parametrize(

@@ -624,6 +624,23 @@ def test_what_ends_within_a_week_may_do_without_revocation() -> None:
     assert [each.access_method.dotted_string for each in access] == ["1.3.6.1.5.5.7.48.2"]
 
 
+def test_what_a_ca_of_another_name_is_for_its_record_says() -> None:
+    """One that was brought here; of one of ours the name decides, and a record that says otherwise is a fault."""
+    made, content, issuer = _under_another_name("Machines of the Company")
+    assert lint(made, content, issuer, issuer_purpose="machine") == ()
+    other = _called("Machines of the Company")
+    person = other.content_of(OPERATOR)
+    said = other.issue(person), person, other.certificate
+    assert lint(*said, issuer_purpose="operator") == ()
+    for purpose in (None, "machine"):
+        assert [each.partition(":")[0] for each in lint(*said, issuer_purpose=purpose)] == ["issuer-purpose"]
+    ours = _made()
+    assert lint(*ours, issuer_purpose="machine") == ()
+    assert lint(*ours, issuer_purpose="operator") == (
+        "issuer-purpose: the name of the issuer says another purpose than its record",
+    )
+
+
 def test_no_ca_does_without_revocation() -> None:
     """A CA that cannot be taken back could certify for as long as it lives."""
     with pytest.raises(CertificateNotConformant, match="cannot do without"):

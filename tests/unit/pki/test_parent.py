@@ -19,7 +19,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from attestation.errors import CAChainInvalid, CertificateNotConformant
 from attestation.pki.content import CertificateContent, key_identifier
 from attestation.pki.names import ca_subject
-from attestation.pki.parent import MAX_CHAIN, Limits, check_chain, ends, key_id, make_request, outside
+from attestation.pki.parent import (
+    MAX_CHAIN,
+    Limits,
+    check_chain,
+    check_imported,
+    ends,
+    key_id,
+    make_request,
+    outside,
+)
 from attestation.pki.profiles import ProfileName
 
 AT = datetime(2026, 11, 26, tzinfo=UTC)
@@ -168,6 +177,23 @@ def test_a_bad_chain_is_refused(bad: str) -> None:
     given, why = BAD[bad]
     with pytest.raises(CAChainInvalid, match=why):
         check_chain(given, OWN, AT)
+
+
+def test_a_ca_that_goes_on_here_is_a_root_or_below_one() -> None:
+    """Checked as a parent is, its key too: somebody else made it."""
+    check_imported(chain(), AT)
+    check_imported([ROOT.der()], AT)
+    for given, why in (
+        ([], "a chain of 0"),
+        ([*chain(), *[ROOT.der()] * MAX_CHAIN], "1 to"),
+        (chain(replace(OURS, ski=False)), "SubjectKeyIdentifier"),
+        ([replace(ROOT, key=WEAK, signer=WEAK).der()], "proves nothing"),
+        ([replace(ROOT, ends=AT - timedelta(seconds=1)).der()], "not now"),
+        ([replace(ROOT, usage=("crl_sign",)).der()], "keyCertSign"),
+        ([OURS.der()], "root must be last"),
+    ):
+        with pytest.raises(CAChainInvalid, match=why):
+            check_imported(given, AT)
 
 
 def test_an_extension_that_stands_twice_is_refused() -> None:

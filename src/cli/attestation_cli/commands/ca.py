@@ -26,6 +26,7 @@ from attestation_cli.commands.ca_certificates import (
     refused_keys,
     revoke,
 )
+from attestation_cli.commands.ca_import import import_, import_key, wrap
 from attestation_cli.commands.ca_parent import csr, import_certificate
 from attestation_cli.options import new_proposal_option, printing
 from attestation_cli.render import Column, cell, moment_cell
@@ -260,5 +261,8 @@ for command in (
     backup_check,
     csr,
     import_certificate,
+    import_key,
+    wrap,
+    import_,
 ):
     group.add_command(command)

@@ -17,6 +17,8 @@ __all__ = [
     "CAChainImport",
     "CACheck",
     "CADetail",
+    "CAImportKey",
+    "CAKeyImport",
     "CALimits",
     "CertificateDetail",
     "CertificatePage",
@@ -148,6 +150,31 @@ class CAChainImport(Wire):
         strict=True,
         description="Also for a key that signs already, which relying parties without the root stop believing",
     )
+
+
+class CAImportKey(Wire):
+    """The key under which an existing CA's key is wrapped for this service."""
+
+    public_key_pem: str = Field(description="RSA-3072; its private half never leaves where the CA's keys are")
+    spki_sha256: Sha256 = Field(
+        description="Of its SubjectPublicKeyInfo: compare it before wrapping anything"
+    )
+
+
+class CAKeyImport(Wire):
+    """The key of an existing CA, wrapped, and its certificates."""
+
+    purpose: CAPurpose
+    wrapped_key: Annotated[str, Field(max_length=22_000)] = Field(
+        description="Base64: RSA-OAEP of an AES-256 key, then AES-KWP of the PKCS#8 key"
+    )
+    oaep_hash: Literal["sha256", "sha1"] = Field(
+        default="sha256", description="As it was wrapped; sha1 where the token knows no other"
+    )
+    chain_pem: Annotated[str, Field(max_length=262_144)] = Field(
+        description="Certificates: the CA's, who certified it, and on; the self-signed root last, or alone"
+    )
+    reason: Reason
 
 
 class CertificateDetail(Wire):

@@ -683,6 +683,17 @@ class OperatorAPI:
     ) -> api.CADetail | api.PendingApproval:
         """Let a parent vouch for a CA key of ours, or vote for it where others must agree."""
 
+    @operation("make_ca_import_key", "POST /ca/import-key", e.CANotConfigured, e.KeyUnusable, e.SignerUnavailable,
+               e.SignerBusy)
+    def ca_import_key(self) -> api.CAImportKey:
+        """Return the key under which an existing CA's key is wrapped for this service; it is made once."""
+
+    @operation("import_ca_key", "POST /ca/keys", e.CANotConfigured, e.RequestInvalid, e.CAChainInvalid,
+               e.AlgorithmForbidden, e.AlreadyExists, e.KeyRefused, e.RotationForbidden,
+               e.KeyUnusable, e.SignerUnavailable, e.SignerBusy)
+    def import_ca_key(self, request: api.CAKeyImport) -> api.CADetail | api.PendingApproval:
+        """Make an existing CA's key the next one of a CA of ours, or vote for it where others must agree."""
+
     @operation("list_certificates", "GET /ca/certificates", e.CANotConfigured, e.RequestInvalid)
     def certificates(
         self, *, machine_id: str | None = None, state: str | None = None, profile: str | None = None,

@@ -19,7 +19,7 @@ from attestation import api
 from attestation.errors import ProposalDiffers, RequestInvalid
 from attestation.machines import Transition
 from attestation.machines import dual_control as kinds
-from attestation.wire import canonical_json
+from attestation.wire import b64encode, canonical_json, pem, pem_blocks
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -174,6 +174,17 @@ def _chain(asked: _Asked) -> BaseModel:
     )
 
 
+def _key(asked: _Asked) -> BaseModel:
+    (_, wrapped), *chain = pem_blocks(asked.sent.encode(), "what the proposal binds")
+    request = {name: asked.terms[name] for name in ("purpose", "oaep_hash")}
+    request |= {
+        "wrapped_key": b64encode(wrapped),
+        "chain_pem": "".join(pem(label, der) for label, der in chain),
+        "reason": asked.reason,
+    }
+    return asked.client.import_ca_key(api.CAKeyImport.model_validate(request))
+
+
 def _person(asked: _Asked) -> BaseModel:
     request = {name: asked.terms[name] for name in ("name", "duty", "days")}
     request |= {"csr_pem": asked.sent, "reason": asked.said}
@@ -201,6 +212,7 @@ _ACTS: Final[Mapping[str, Callable[[_Asked], BaseModel | None]]] = {
     kinds.CA_ROTATION: _step,
     kinds.CA_REVOCATION: _revocation,
     kinds.CA_CHAIN: _chain,
+    kinds.CA_IMPORT: _key,
     kinds.OPERATOR_CERTIFICATE: _person,
 }
 """How each kind of proposal is asked for; a test compares the names with those that the service gates."""

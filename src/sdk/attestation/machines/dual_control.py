@@ -47,6 +47,7 @@ CA_ROTATION = "ca_rotation"
 OPERATOR_CERTIFICATE = "operator_certificate"
 CA_REVOCATION = "ca_revocation"
 CA_CHAIN = "ca_chain"
+CA_IMPORT = "ca_import"
 OFFLINE_BUNDLE = "offline_bundle"
 REPLACE = "replace"
 
@@ -174,6 +175,11 @@ def subject_of(
         return f"revocation of certificate {terms['serial']} of {terms['subject']}"
     if action == CA_CHAIN:
         return f"CA key {terms['issuer']} below {terms['root']}, SHA-256 {terms['root_sha256']}, until {terms['until']}"
+    if action == CA_IMPORT:
+        return (
+            f"key of CA {terms['name']} for {terms['purpose']} certificates, root {terms['root']}, "
+            f"SHA-256 {terms['root_sha256']}, until {terms['until']}"
+        )
     if action == OPERATOR_CERTIFICATE:
         return f"certificate of {terms['duty']} {terms['name']}"
     if action == REPLACE:
@@ -330,6 +336,7 @@ _NAMED_BY: Final = {
     CA_ROTATION: ("purpose", "algorithm"),
     CA_REVOCATION: ("serial",),
     CA_CHAIN: ("issuer",),
+    CA_IMPORT: ("purpose", "algorithm"),
     OPERATOR_CERTIFICATE: ("name",),
 }
 """The terms that name what an act is about, where it is about no machine."""
@@ -547,6 +554,51 @@ def of_ca_chain(
             "until": until,
             "replaces": replaces,
             "force": int(force),
+        },
+        roles=frozenset(Role),
+    )
+
+
+def of_ca_import(
+    *,
+    purpose: str,
+    algorithm: str,
+    name: str,
+    spki_sha256: str,
+    root: str,
+    root_sha256: str,
+    chain_sha256: str,
+    until: str,
+    wrapped_sha256: str,
+    oaep_hash: str,
+) -> Proposal:
+    """Return the proposal to make an existing CA's key the next one of a CA here; it concerns machines of every role.
+
+    Args:
+        purpose: Whom it is to certify.
+        algorithm: Of the key.
+        name: Of the CA.
+        spki_sha256: Of its SubjectPublicKeyInfo, 64 lower-case hex.
+        root: Name of what relying parties must believe.
+        root_sha256: Of its certificate, likewise.
+        chain_sha256: Of the certificates, DER, one behind the other; likewise.
+        until: RFC 3339, when the first certificate of the chain ends.
+        wrapped_sha256: Of the wrapped key; likewise.
+        oaep_hash: As it was wrapped.
+    """
+    return _of_no_machine(
+        CA_IMPORT,
+        terms={
+            "purpose": purpose,
+            "algorithm": algorithm,
+            "name": name,
+            "spki_sha256": spki_sha256,
+            "root": root,
+            "root_sha256": root_sha256,
+            "chain_sha256": chain_sha256,
+            "until": until,
+            "wrapped_sha256": wrapped_sha256,
+            "oaep_hash": oaep_hash,
         },
         roles=frozenset(Role),
     )

@@ -134,6 +134,7 @@ class _Case:
         profile: What certificates of its kind say.
         issuer: Whose key will sign; the certificate's own where no other was given.
         has_issuer: One was given.
+        issuer_purpose: What the issuer is for, where its name does not say.
     """
 
     certificate: Certificate
@@ -142,6 +143,7 @@ class _Case:
     profile: Profile
     issuer: _Issuer
     has_issuer: bool
+    issuer_purpose: Purpose | None
 
     @property
     def issuer_name(self) -> bytes:
@@ -628,9 +630,12 @@ def _issuer_is_ca(case: _Case) -> str | None:
 def _issuer_purpose(case: _Case) -> str | None:
     """Say whether the issuer is the CA for this: nobody who can reach the machines' CA makes an operator (R16)."""
     issuer = _purpose(case.issuer.certificate)
+    if issuer is not None and case.issuer_purpose not in (None, issuer):
+        return "the name of the issuer says another purpose than its record"
     if case.profile.is_foreign:
         # What our own CAs vouch for is of our own profiles.
         return None if issuer is None else "one of our own CAs under a profile that is none of ours"
+    issuer = issuer or case.issuer_purpose
     wanted = case.profile.purpose or issuer
     if case.profile.is_ca:
         # A key of one CA never vouches for a key of the other: who trusts the one would trust both.
@@ -772,7 +777,11 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 
 
 def lint(
-    certificate: bytes, content: CertificateContent, issuer_certificate: bytes | None
+    certificate: bytes,
+    content: CertificateContent,
+    issuer_certificate: bytes | None,
+    *,
+    issuer_purpose: Purpose | None = None,
 ) -> tuple[str, ...]:
     """Return everything that is wrong with *certificate*, `rule: finding` each; nothing where it may be signed.
 
@@ -780,6 +789,7 @@ def lint(
         certificate: As it will be, but signed by any key; DER. The signature itself is not looked at.
         content: What it should say.
         issuer_certificate: Certificate of the CA key that will sign, DER; None where it certifies itself.
+        issuer_purpose: What its record says that it is for: of a CA that was brought here, whose name is not ours.
     """
     try:
         found = parse_certificate(certificate, max_bytes=MAX_CERTIFICATE_BYTES)
@@ -794,6 +804,7 @@ def lint(
             profile=content.rules,
             issuer=issuer,
             has_issuer=issuer_certificate is not None,
+            issuer_purpose=issuer_purpose,
         )
         judged = [(rule.name, judge(case)) for rule, judge in _RULES]
     except MalformedEvidence as e:

@@ -139,6 +139,35 @@ def check_chain(chain: Sequence[bytes], own: bytes, at: datetime) -> None:
         raise CAChainInvalid(f"the parent changed our name: {ours.subject}")
     if ours.ski is None:
         raise CAChainInvalid("the first certificate has no SubjectKeyIdentifier")
+    _check_path(read, at)
+
+
+def check_imported(chain: Sequence[bytes], at: datetime) -> None:
+    """Prove that *chain* is that of a CA which may go on here: a root itself, or certified up to one.
+
+    Whose CA it is nobody can tell here: that is for the operators who agree to it, as is its key for who opens it.
+
+    Args:
+        chain: DER; the CA first, the root last.
+        at: Now.
+
+    Raises:
+        CAChainInvalid: It is not; in words.
+    """
+    if not 1 <= len(chain) <= MAX_CHAIN:
+        raise CAChainInvalid(
+            f"a chain of {len(chain)}: the CA first, those between, the root last are 1 to {MAX_CHAIN}"
+        )
+    read = [_read(der, depth) for depth, der in enumerate(chain)]
+    if read[0].ski is None:
+        raise CAChainInvalid("the first certificate has no SubjectKeyIdentifier")
+    # Of another's making, so it is looked at as those of parents are.
+    if (weakness := key_weakness(read[0])) is not None:
+        raise CAChainInvalid(f"{read[0].subject} has a key that proves nothing: {weakness}")
+    _check_path(read, at)
+
+
+def _check_path(read: Sequence[Certificate], at: datetime) -> None:
     for depth, certificate in enumerate(read):
         _check_ca(certificate, depth, at)
     for below, above in pairwise(read):

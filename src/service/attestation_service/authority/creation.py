@@ -25,13 +25,14 @@ from typing import Final
 
 import structlog
 from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from attestation.audit import AuditEvent
 from attestation.clock import Clock
 from attestation.errors import AttestationError, KeyNotFound, SignerBusy
 from attestation.keys.open import KeyOptions, OpenKey, create_key, is_away
 from attestation.pki.content import SERIAL_BYTES, CertificateContent, key_identifier, serial_of, serial_text
-from attestation.pki.names import ca_subject
+from attestation.pki.names import ca_subject, purpose_of
 from attestation.pki.profiles import ANY_POLICY, BACKDATE, ProfileName
 from attestation.store import Issuance, Issuer, IssuerAlgorithm, IssuerPurpose, Store, Tx
 from attestation_service.authority.issuance import sign_content
@@ -288,9 +289,16 @@ class _Crosses:
 def _to_join(active: Issuer | None) -> str | None:
     """Return the key with which a new one certifies itself mutually, by its id; None where there is none.
 
-    Keys below a parent are joined by it: their own certificates may leave no room for a CA below them.
+    Keys below a parent are joined by it: their own certificates may leave no room for a CA below them. Nor is one that
+    was brought here with another name, or without such room.
     """
-    return active.issuer_id if active is not None and active.chain is None else None
+    if active is None or active.chain is not None or active.certificate is None:
+        return None
+    own = x509.load_der_x509_certificate(active.certificate)
+    names = [str(each.value) for each in own.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    length = own.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length
+    is_ours = len(names) == 1 and purpose_of(names[0]) == active.purpose
+    return active.issuer_id if is_ours and (length is None or length > 0) else None
 
 
 def _cross(maker: Maker, issuer: Issuer, made: Opened, at: datetime) -> _Crosses | None:

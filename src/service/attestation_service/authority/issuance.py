@@ -285,7 +285,12 @@ def sign_content(
 ) -> bytes:
     """As `sign`, for any content; *ca* is None where the certificate is the CA's own."""
     rehearsed = rehearse(content, algorithm)
-    findings = lint(rehearsed, content, ca.der if ca is not None else None)
+    findings = lint(
+        rehearsed,
+        content,
+        ca.der if ca is not None else None,
+        issuer_purpose=ca.purpose if ca is not None else None,
+    )
     if findings:
         log.error("ca.not_conformant", profile=content.profile_name, findings=list(findings))
         raise CertificateNotConformant("what was about to be signed breaks a rule of its profile")

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from attestation.errors import CertificateNotConformant, KeyMismatch
 from attestation.keys.open import CAPublicKey, KeyOptions, OpenKey, open_key
 from attestation.pki.parent import ends
-from attestation.store import Issuer
+from attestation.store import Issuer, IssuerPurpose
 
 log = structlog.get_logger("attestation_service.authority")
 
@@ -41,6 +41,7 @@ class CACertificate:
         not_before: Beginning of its validity.
         not_after: End of it, or of the first of its parents to end.
         parents: DER of every certificate that limits what it may sign, itself the first; empty where it is its own.
+        purpose: Whom it certifies, as its record says; None of one that has none yet.
     """
 
     issuer_id: str
@@ -51,6 +52,7 @@ class CACertificate:
     not_before: datetime
     not_after: datetime
     parents: tuple[bytes, ...] = ()
+    purpose: IssuerPurpose | None = None
 
     def is_of(self, issuer: Issuer) -> bool:
         """Return True if it was read of what vouches for *issuer* now."""
@@ -88,6 +90,7 @@ def read_ca(issuer: Issuer) -> CACertificate:
         not_before=certificate.not_valid_before_utc,
         not_after=ends(issuer.path),
         parents=issuer.chain or (),
+        purpose=issuer.purpose,
     )
 
 

@@ -87,7 +87,7 @@ async def import_chain(
         BreakGlassCannotVote: Several people must agree to it.
     """
     authority_of(res)
-    chain = _read(request.chain_pem)
+    chain = read_chain(request.chain_pem)
     at = res.clock.now()
 
     def work(tx: Tx) -> PendingApproval | None:
@@ -148,7 +148,12 @@ def _found(tx: Tx, issuer_id: str) -> Issuer:
     return issuer
 
 
-def _read(text: str) -> tuple[bytes, ...]:
+def read_chain(text: str) -> tuple[bytes, ...]:
+    """Return the certificates in *text*, DER.
+
+    Raises:
+        RequestInvalid: There is something else in it.
+    """
     try:
         found = x509.load_pem_x509_certificates(text.encode("ascii"))
     except (ValueError, UnicodeEncodeError) as e:
