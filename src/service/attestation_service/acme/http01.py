@@ -24,6 +24,7 @@ log = structlog.get_logger("attestation_service.acme")
 SECONDS: Final = 10.0
 """For all of it, the resolver included."""
 MAX_BYTES: Final = 512
+MOST_ADDRESSES: Final = 4
 AT_ONCE: Final = 8
 """So many are looked at side by side: each may take its whole time."""
 _TURNS: Final = asyncio.Semaphore(AT_ONCE)
@@ -41,8 +42,7 @@ async def look(hostname: str, token: str, expected: str, settings: Settings) -> 
     """Return None where the host has the key authorization; else why not, a problem."""
     try:
         async with asyncio.timeout(SECONDS), _TURNS:
-            address = await _address(hostname, settings)
-            found = await _fetch(hostname, address, token, settings)
+            found = await _ask(hostname, await _addresses(hostname, settings), token, settings)
     except TimeoutError:
         return _problem("connection", f"the host did not answer within {SECONDS:.0f} seconds")
     except _NotThere as e:
@@ -62,7 +62,8 @@ async def resolve(hostname: str, port: int) -> list[str]:
     return [str(each[4][0]) for each in found]
 
 
-async def _address(hostname: str, settings: Settings) -> str:
+async def _addresses(hostname: str, settings: Settings) -> list[str]:
+    """Return the first addresses of a host, all of which lie where the service may go."""
     addresses = await resolve(hostname, settings.acme_http_port)
     for text in addresses:
         address = ipaddress.ip_address(text.partition("%")[0])
@@ -70,7 +71,19 @@ async def _address(hostname: str, settings: Settings) -> str:
         if not any((mapped or address) in network for network in settings.acme_http_networks):
             # Not which: the resolver's answer is not for whoever asks.
             raise _NotThere("rejectedIdentifier", "the host name leads out of ITL_ACME_HTTP_NETWORKS")
-    return addresses[0]
+    return list(dict.fromkeys(addresses))[:MOST_ADDRESSES]
+
+
+async def _ask(hostname: str, addresses: list[str], token: str, settings: Settings) -> bytes:
+    """Return what the first address says that answers at all: a host may listen on one of two families."""
+    *before, last = addresses
+    for address in before:
+        try:
+            return await _fetch(hostname, address, token, settings)
+        except _NotThere as e:
+            if e.kind != "connection":
+                raise
+    return await _fetch(hostname, last, token, settings)
 
 
 async def _fetch(hostname: str, address: str, token: str, settings: Settings) -> bytes:

@@ -203,20 +203,25 @@ def parse_key(value: object, policy: CryptoPolicy) -> AccountKey:
     if algorithm is None:
         raise Refused("badPublicKey", f"a key on {', '.join(_OF_CURVE)}, or RSA, is needed")
     try:
+        if kind == "RSA":
+            # First: what is too short, the library warns of, and what is too long takes time.
+            _demand_rsa(*(int.from_bytes(b64url_decode(members[name] or "", name)) for name in ("n", "e")))
         key: Any = jwk.import_key({"kty": kind, **members})  # type: ignore[dict-item]  # all of them are texts
         public = key.get_op_key("verify")
         thumbprint = key.thumbprint()
-    except (JoseError, ValueError, TypeError) as e:
+    except (JoseError, MalformedEvidence, ValueError, TypeError) as e:
         raise Refused("badPublicKey", "the JWK is no key") from e
     if not isinstance(public, ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey):
         raise Refused("badPublicKey", "the JWK is no key that signs")
-    if isinstance(public, rsa.RSAPublicKey):
-        least, most = RSA_BITS
-        if not least <= public.key_size <= most or public.public_numbers().e != 65537:
-            raise Refused("badPublicKey", f"an RSA key has {least} to {most} bits and the exponent 65537")
     demand(policy, Use.ACME, name_of(public))
     text = json.dumps({"kty": kind, **members}, sort_keys=True, separators=(",", ":"))
     return AccountKey(key=key, algorithm=algorithm, thumbprint=thumbprint, text=text)
+
+
+def _demand_rsa(modulus: int, exponent: int) -> None:
+    least, most = RSA_BITS
+    if not least <= modulus.bit_length() <= most or exponent != 65537:
+        raise Refused("badPublicKey", f"an RSA key has {least} to {most} bits and the exponent 65537")
 
 
 def key_authorization(token: str, thumbprint: str) -> str:
