@@ -15,6 +15,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
+from attestation.store import Tx
 from attestation.wire import b64decode
 from attestation_agent.exits import Exit
 from attestation_cli.groups import GROUPS
@@ -22,6 +23,7 @@ from attestation_cli.main import cli
 from attestation_cli.session import Session
 from attestation_cli.watch import Watch
 from attestation_testing import SoftwareNode, boot, boot_log
+from tests.contract.test_store_acme import an_account, an_order
 from tests.fixtures.collateral import GOOD, write_anchors, write_export
 from tests.fixtures.company import Company
 from tests.fixtures.in_process import InProcess, InProcessService, in_process_service
@@ -140,6 +142,13 @@ def commands() -> set[str]:
         assert command is not None
         found |= {f"{name} {c}" for c in command.commands} if isinstance(command, click.Group) else {name}
     return found
+
+
+def ordered(tx: Tx) -> None:
+    """Let there be an ACME account, and an order that came to nothing."""
+    tx.acme.add_account(an_account(account_id="0" * 32))
+    tx.acme.add_order(an_order(account_id="0" * 32, machine_id="0" * 8 + "-0000-4000-8000-" + "0" * 12))
+    tx.acme.failed("order-1", '{"detail": "rejected"}')
 
 
 def interrupt(seconds: float) -> None:
@@ -276,6 +285,20 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert created["token"] not in terminal.ok("token", "list")
     terminal.ok("token", "revoke", created["token_id"], "--yes")
     assert "revoked" in terminal.ok("token", "list")
+
+    # ACME: who may make an account, and what accounts ask for.
+    made = terminal.json("acme", "key-create", "--note", "lego on app-1", "--expires-in", "1h")
+    assert made["key_id"] in terminal.ok("acme", "keys")
+    assert made["hmac_key"] not in terminal.ok("acme", "keys", "-o", "json")
+    assert "revoked" in terminal.ok("acme", "key-revoke", made["key_id"], "--yes")
+    assert "revoked" in terminal.ok("acme", "keys")
+    assert "not shown again" in terminal.run("acme", "key-create").stderr
+    local.run(local.app.state.resources.store.write(ordered))
+    assert "rejected" in terminal.ok("acme", "orders")
+    assert "valid" in terminal.ok("acme", "accounts")
+    terminal.ok("acme", "account-revoke", "0" * 32, "--reason", "gone", "--yes")
+    assert terminal.run("acme", "account-revoke", "1" * 32, "--reason", "gone", "--yes").exit_code == 3
+
     fourth = Rig(local, tmp_path, seed=4)
     csv = tmp_path / "allow.csv"
     csv.write_text(f"ek_fingerprint,role,hostname\n{fourth.tpm.ek.public.fingerprint()},worker-app,w-4\n")
