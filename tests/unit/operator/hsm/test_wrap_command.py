@@ -18,6 +18,7 @@ from cryptography.x509 import load_der_x509_certificate, load_pem_x509_certifica
 
 from attestation.clock import rfc3339
 from attestation.errors import BundleRejected, KeyNotFound, KeyUnusable, RequestInvalid
+from attestation.evidence.hsm_key import PROOF
 from attestation.keys.file import pem_of
 from attestation.keys.provisioning import fingerprint, read_bundle
 from attestation.pki.external import make_ca
@@ -27,11 +28,15 @@ from attestation_cli.session import Session
 from attestation_operator.commands import hsm_judging
 from attestation_operator.commands.hsm_files import write_new
 from attestation_operator.commands.hsm_wrap import sign_bundle_too, verify, wrap
+from attestation_testing import yubihsm
 from attestation_testing.tee.intel import collateral_json
+from tests.unit.evidence import test_hsm_key as hsm_kit
+from tests.unit.evidence import test_key_certification as tpm_kit
 from tests.unit.evidence.dcap_zoo import AT, PLATFORM
 from tests.unit.pki.leaf_kit import CA_NAME, SERIAL
 from tests.unit.quote.quote_kit import NONCE, UID, binding, evidence, spec
 from tests.unit.quote.test_handing import spki
+from tests.unit.quote.test_quote_types import BOOT, quoted
 
 ADA = ec.derive_private_key(31, ec.SECP384R1())
 BOB = mldsa.MLDSA87PrivateKey.from_seed_bytes(bytes(32))
@@ -269,6 +274,81 @@ def test_no_evidence_where_somebody_accepts_that(folder: Path, tmp_path: Path) -
     done = run(wrap, folder, "--insecure-accept-null-evidence", *wrapping(folder, out), **changed)
     assert (done.exit_code, out.exists()) == (0, True), done.output
     assert "warning: without evidence" in done.stderr
+
+
+def asked_by(folder: Path, name: str, kind: str, spki_: bytes, data: bytes, **changed: Any) -> None:
+    """Put a QuoteAttestation of another type into the folder."""
+    raw = json.loads((folder / "qa.json").read_text())
+    said = raw["spec"]
+    said["evidence"] = {"type": kind, "format": kind, "data": b64encode(data), "certChain": []}
+    said["publicKey"] = b64encode(spki_)
+    said["binding"]["hash"] = "sha256" if kind.startswith("tpm") else "sha512"
+    said |= changed
+    (folder / name).write_text(json.dumps(raw))
+
+
+def test_a_machine_that_names_a_key(folder: Path, tmp_path: Path) -> None:
+    """Verified by the AK that the administrator names; wrapped for only where they accept that it says no more."""
+    kek = spki(rsa.generate_private_key(65537, 3072))
+    bound = binding("tpm-quote", subject_spki=kek, tpm=True)
+    asked_by(folder, "quote.json", "tpm-quote", kek, quoted(bound))
+    for name, area in (
+        ("ak", tpm_kit.AK.public),
+        ("ek", tpm_kit.EK.public),
+        ("other", tpm_kit.OTHER_AK.public),
+    ):
+        (folder / f"{name}.pub").write_bytes(area.tpm2b())
+    booted = {"format": "itl-policy/2", "name": "booted", "version": 1, "tpm": BOOT}
+    (folder / "booted.json").write_text(json.dumps(booted))
+    changed: dict[str, str | None] = {
+        "qa": "quote.json",
+        "evidence": "tpm-quote",
+        "policy": str(folder / "booted.json"),
+        "ek": str(folder / "ek.pub"),
+    }
+    mine = changed | {"ak": str(folder / "ak.pub")}
+    told = run(verify, folder, "-o", "json", **mine)
+    assert (told.exit_code, json.loads(told.stdout)["tier"]) == (0, "tpm-machine"), told.output
+    assert run(verify, folder, **changed).exit_code == 1
+    assert run(verify, folder, **(changed | {"ak": str(folder / "other.pub")})).exit_code == 1
+    out = tmp_path / "bundle.json"
+    assert isinstance(run(wrap, folder, *wrapping(folder, out), **mine).exception, BundleRejected)
+    assert not list(tmp_path.iterdir())
+    assert run(wrap, folder, "--accept-tpm-quote", *wrapping(folder, out), **mine).exit_code == 0
+
+
+def test_a_key_in_an_hsm(folder: Path) -> None:
+    """Verified under the maker's root that the administrator names, PEM or DER; without one nothing is decided."""
+    key = yubihsm.spki(hsm_kit.KEY)
+    bound = binding("hsm-x509", purpose="CsrAttestation", subject_spki=key)
+    asked_by(
+        folder,
+        "hsm.json",
+        "hsm-x509",
+        key,
+        hsm_kit.evidence(signed=PROOF + bound),
+        purpose="CsrAttestation",
+    )
+    raw = json.loads((folder / "hsm.json").read_text())
+    raw["spec"]["evidence"]["certChain"] = [b64encode(each) for each in hsm_kit.DEVICE.chain]
+    (folder / "hsm.json").write_text(json.dumps(raw))
+    ours = {"name": "ours", "expression": "key.hwserial == '7150001'"}
+    policy = {"format": "itl-policy/2", "name": "ours", "version": 1, "rules": [ours]}
+    (folder / "ours.json").write_text(json.dumps(policy))
+    der_file, pem_file = folder / "maker.der", folder / "maker.pem"
+    der_file.write_bytes(hsm_kit.DEVICE.root)
+    pem_file.write_bytes(load_der_x509_certificate(hsm_kit.DEVICE.root).public_bytes(Encoding.PEM))
+    changed = {
+        "qa": "hsm.json",
+        "evidence": "hsm-x509",
+        "policy": str(folder / "ours.json"),
+        "purpose": "CsrAttestation",
+    }
+    for root in (der_file, pem_file):
+        told = run(verify, folder, "--vendor-root", str(root), **changed)
+        assert (told.exit_code, "7150001" in told.stdout) == (0, True), told.output
+    without = run(verify, folder, "-o", "json", **changed)
+    assert (without.exit_code, json.loads(without.stdout)["verdict"]) == (1, "indeterminate")
 
 
 # ---------------------------------------------------------------- the service is asked
