@@ -283,3 +283,16 @@ async def test_keys_of_another_cluster_do_not_exist(start: Starter) -> None:
     answer = await service.http.put(f"/api/v1/hsm/issuers/{hsm.UID}", json=issuer.put(), headers=headers)
     assert answer.status_code == 200
     assert answer.json()["issuer_id"] != issuer.issuer_id
+
+
+async def test_what_they_issued_can_be_asked_for(service: Service) -> None:
+    """In the language of queries: one row for each serial number, with its request."""
+    issuer = await hsm.registered(service)
+    serial = await hsm.issued(service, issuer)
+    await hsm.reserve(service, issuer, hsm.request(service, hsm.a_key(), "open"))
+    text = "HsmCertificates | sort by state asc | project serial, state, valid, issuer_id, name, names"
+    answer = await service.operator("POST", "/query", {"query": text})
+    assert answer.status_code == 200, answer.text
+    first, second = answer.json()["rows"]
+    assert first == [serial, "issued", True, issuer.issuer_id, "request-1", '["DNS:w-1.example"]']
+    assert second[1:5] == ["reserved", False, issuer.issuer_id, "open"]

@@ -118,7 +118,14 @@ async def test_each_sees_the_tables_of_their_rights(on_sqlite: Asking) -> None:
         return {table["name"]: {column["name"] for column in table["columns"]} for table in tables}
 
     viewer, auditor, both = await seen(VIEWER), await seen(AUDITOR), await seen(OPERATOR | AUDITOR)
-    assert set(viewer) == {"Machines", "Approvals", "Attestations", "Certificates", "Events"}
+    assert set(viewer) == {
+        "Machines",
+        "Approvals",
+        "Attestations",
+        "Certificates",
+        "HsmCertificates",
+        "Events",
+    }
     assert await seen(OPERATOR) == viewer
     assert set(auditor) == {"AuditLog", "Approvals"}
     assert auditor["Approvals"] - viewer["Approvals"] == {"actor_id"}
@@ -244,6 +251,7 @@ def test_no_column_is_made_of_bytes() -> None:
         "approvals",
         "attestation_results",
         "certificates",
+        "hsm_certificates",
         "outbox",
     }
     assert ("machines", "ek_public") not in read

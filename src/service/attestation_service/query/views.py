@@ -28,6 +28,7 @@ from attestation.store.tables import (
     AuditRow,
     Base,
     EKCertificateRow,
+    HSMCertificateRow,
     IssuanceRow,
     MachineLabelRow,
     MachineRow,
@@ -56,6 +57,7 @@ def views(at: datetime, dialect: Dialect = "sqlite") -> tuple[View, ...]:
         _approvals(now),
         _attestations(dialect),
         _certificates(now),
+        _hsm_certificates(now),
         _events(),
     )
 
@@ -290,6 +292,43 @@ def _certificates(now: ColumnElement[int]) -> View:
         description="What the service's CAs have signed",
         columns=tuple(of.shown),
         rows=table_of(IssuanceRow),
+    )
+
+
+def _hsm_certificates(now: ColumnElement[int]) -> View:
+    of, c = _Columns(HSMCertificateRow, READERS), table_of(HSMCertificateRow).c
+    begins, ends = type_coerce(c.not_before, BigInteger()), type_coerce(c.not_after, BigInteger())
+    add = of.add
+    add("serial", _STRING, "40 hex")
+    add("state", _STRING, "reserved, issued, revoked, void")
+    add("valid", _BOOL, "It is good now", and_(c.state == "issued", begins <= now, now < ends))
+    add(
+        "issuer_id",
+        _STRING,
+        "The CA key in hardware that signed it; `GET /hsm/issuers` says of which cluster",
+    )
+    add("kind", _STRING, "Kind of the request")
+    add("namespace", _STRING, "Of the request")
+    add("name", _STRING, "Of the request")
+    add("request_uid", _STRING, "metadata.uid of the request")
+    add("requester", _STRING, "Who made it, as the API server says")
+    add("subject", _STRING, "The name in it")
+    add("names", _STRING, "Subject alternative names, a JSON list")
+    add("is_ca", _BOOL, "It certifies others")
+    add("not_before", _WHEN, "Since when it is good")
+    add("not_after", _WHEN, "Until when it is good")
+    add("expires_in", _SPAN, "How long that is; negative where it has ended", ends - now)
+    add("reserved_at", _WHEN, "When its serial number was taken")
+    add("issued_at", _WHEN, "When it was written down")
+    add("ended_at", _WHEN, "When it was revoked or given up")
+    add("reason", _STRING, "Why, a word of RFC 5280")
+    add("note", _STRING, "Why, in words")
+    add("spki_sha256", _STRING, "SHA-256 of its public key")
+    return View(
+        name="HsmCertificates",
+        description="What CA keys in hardware of Kubernetes clusters have signed",
+        columns=tuple(of.shown),
+        rows=table_of(HSMCertificateRow),
     )
 
 
