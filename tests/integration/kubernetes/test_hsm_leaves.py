@@ -119,6 +119,10 @@ def test_a_foreign_secret_is_not_overwritten_and_a_denial_is_an_end_for_a_while(
         said = {each["type"]: (each["status"], each["reason"]) for each in status["conditions"]}
         assert said == {"Ready": ("False", "Issuing"), "Issuing": ("False", "Denied")}
         assert status["requestNumber"] == 1
+        # A Secret that nobody granted is no Secret of ours: whoever asked for it is told.
+        ungranted = f"{name}-ungranted"
+        here.create(HSM_CERTIFICATE, ungranted, spec | {"secretName": "other-tls"})
+        until(lambda: here.ready(HSM_CERTIFICATE, ungranted) == ("False", "Forbidden"))
         uids = {each: here.get(HSM_CERTIFICATE, each)["metadata"]["uid"] for each in (name, denied)}
         labels = keys(here)
         assert f"{uids[name]}-1" not in labels

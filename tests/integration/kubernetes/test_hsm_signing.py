@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from attestation_operator.objects import CSR, HSM_CLUSTER_ISSUER
+from tests.docs.pages import text
 from tests.fixtures.controllers import until
 from tests.fixtures.hsm_here import APPLY, NUMBERS, Here, here
 from tests.fixtures.kube import kube
@@ -98,3 +102,43 @@ def test_an_approved_request_is_issued_and_no_other(here: Here) -> None:
                 owned = {key for key in written.get("f:conditions", {}) if key != "."}
                 assert written.keys() <= {"f:certificate", "f:conditions"}
                 assert owned <= {'k:{"type":"Failed"}'}
+
+
+@pytest.mark.parametrize("kube", [pytest.param("real", marks=pytest.mark.kubeapi)], indirect=True)
+def test_the_page_can_be_followed(here: Here, tmp_path: Path) -> None:
+    """Word by word, with kubectl: from a key to a certificate (docs/kubernetes/hsm.md)."""
+    _, _, behind = text("docs/kubernetes/hsm.md").partition("## Kubernetes' own requests")
+    lines = [line[4:] for line in behind.splitlines() if line.startswith("    ")]
+    block = "\n".join(lines[: next(i for i, line in enumerate(lines) if "jsonpath" in line) + 1])
+    *steps, last = block.splitlines()
+    here.token()
+    spec = {"hsmRef": {"name": here.name}, "mode": "SelfSigned", "subject": {"commonName": "Cluster CA"}}
+    here.create(HSM_CLUSTER_ISSUER, "payments", spec)
+    until(lambda: here.ready(HSM_CLUSTER_ISSUER, "payments") == ("True", "Checked"))
+
+    def run(script: str) -> str:
+        # A server of 1.20 knows no `expirationSeconds`, and no validation by the server.
+        kubectl = (
+            'kubectl() { if [ "$1" = apply ]; then set -- "$@" --validate=false; fi; command kubectl "$@"; }'
+        )
+        done = subprocess.run(
+            ["bash", "-euc", f"{kubectl}\n{script}"],
+            cwd=tmp_path,
+            env={
+                "PATH": os.environ["PATH"],
+                "KUBECONFIG": str(here.kube.kubeconfig()),
+                "HOME": str(tmp_path),
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("\n".join(steps))
+    until(lambda: "certificate" in status(here, "web"))
+    [leaf] = x509.load_pem_x509_certificates(run(last).encode())
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["web.payments.example"]
