@@ -331,6 +331,21 @@ def test_k12_deleted_when_it_has_its_key(desk: Desk, policy: str) -> None:
     assert desk.keys() == ([uid] if policy == "Retain" else [])
 
 
+def test_a_hash_that_the_token_has_not_is_found_out_before_anything_is_asked(desk: Desk) -> None:
+    """SoftHSM has SHA-1 alone: the default of the kind would cost a nonce, and an administrator's work."""
+    uid = desk.issuer(oaepHash="sha256")["metadata"]["uid"]
+    desk.settle()
+    assert desk.condition(HSM_ISSUER, "ca") == ("False", "KeyUnsupported")
+    assert (desk.all_of(QUOTE_ATTESTATION), desk.log.nonces) == ([], {})
+    spec = desk.get(HSM_ISSUER, "ca")["spec"]
+    desk.change(HSM_ISSUER, "ca", {"spec": {"provisioning": spec["provisioning"] | {"oaepHash": "sha1"}}})
+    desk.settle()
+    desk.hand_over()
+    desk.settle()
+    assert desk.condition(HSM_ISSUER, "ca") == ("True", "Checked")
+    assert desk.keys() == [uid], "the key that wraps of the edition before is gone too"
+
+
 def test_a_changed_issuer_asks_anew(desk: Desk) -> None:
     """The question before is over, with its key; a bundle for it is none for the next."""
     uid = desk.issuer()["metadata"]["uid"]

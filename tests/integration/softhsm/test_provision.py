@@ -31,7 +31,14 @@ from attestation.keys.importing import drop_key, import_kek, import_key
 from attestation.keys.open import KeyOptions, OpenKey
 from attestation.keys.pkcs11 import provision
 from attestation.keys.pkcs11.objects import is_true, key_id_of
-from attestation.keys.pkcs11.provision import REFUSED, create_kek, destroy_keks, kek_of, unwrap_key
+from attestation.keys.pkcs11.provision import (
+    REFUSED,
+    create_kek,
+    destroy_keks,
+    kek_of,
+    rehearse_kek,
+    unwrap_key,
+)
 from attestation.keys.uri import parse_key_uri
 from attestation.keys.wrapping import wrap_key
 from tests.fixtures.softhsm import PIN, SoftHSM
@@ -301,6 +308,17 @@ def test_the_kek_is_made_once_and_unwraps_only(place: Place) -> None:
     shown = place.shown("kek")
     assert "Usage: unwrap Access: sensitive, always sensitive, never extractable, local" in shown
     assert key_id_of(place.kek).hex() in shown
+
+
+def test_a_kek_is_tried_before_anybody_wraps_for_it(place: Place) -> None:
+    """With a hash that the token has, and with one that it has not; nothing is left of either."""
+    uri, options, before = place.hsm.uri("kek"), place.hsm.options, place.objects()
+    rehearse_kek(uri, options, oaep_hash="sha1")
+    with pytest.raises(KeyUnsupported, match="no OAEP with sha256"):
+        rehearse_kek(uri, options, oaep_hash="sha256")
+    assert place.objects() == before
+    with pytest.raises(KeyNotFound):
+        rehearse_kek(place.hsm.uri("nowhere"), options, oaep_hash="sha1")
 
 
 def test_keks_are_found_and_destroyed_by_their_labels(place: Place) -> None:

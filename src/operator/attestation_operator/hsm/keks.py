@@ -53,17 +53,22 @@ class Keks:
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
 
-    def make(self, token: HardwareSecurityModuleSpec, label: str) -> bytes:
+    def make(self, token: HardwareSecurityModuleSpec, label: str, oaep_hash: OAEPHash) -> bytes:
         """Make a KEK, unless it is there; return its SubjectPublicKeyInfo, DER.
 
+        It was tried once: a hash that the token does not have would be found out by the key that is handed over, when
+        its nonce is spent.
+
         Raises:
-            KeyUnsupported: The token makes none.
+            KeyUnsupported: The token makes none, or does not unwrap so.
             KeyUnusable, SignerUnavailable: As `attestation.keys.pkcs11.provision.create_kek`.
         """
-        from attestation.keys.pkcs11.provision import create_kek
+        from attestation.keys.pkcs11.provision import create_kek, rehearse_kek
 
         uri, options = self._tokens.named(token, label)
-        return _spki(_of_a_token(lambda: create_kek(uri, options)))
+        made = _of_a_token(lambda: create_kek(uri, options))
+        rehearse_kek(uri, options, oaep_hash=oaep_hash)
+        return _spki(made)
 
     def find(self, token: HardwareSecurityModuleSpec, label: str) -> bytes:
         """Return the SubjectPublicKeyInfo of the KEK that is there, DER.

@@ -23,7 +23,7 @@ from attestation_operator.hsm.evidence import Collectors
 from attestation_operator.hsm.issuers import Answer, Ask, Quotes
 from attestation_operator.hsm.keks import Keks, kek_label
 from attestation_operator.hsm.objects import Issuer
-from attestation_operator.hsm.offers import ISSUER_UID, asked_of, demand_wrapping, offered, quote_key
+from attestation_operator.hsm.offers import ISSUER_UID, asked_of, offered, quote_key
 from attestation_operator.hsm.service import QuoteService
 from attestation_operator.objects import QUOTE_ATTESTATION
 
@@ -90,11 +90,10 @@ class Offering:
     async def _offer(self, issuer: Issuer, token: HardwareSecurityModuleSpec) -> dict[str, Any]:
         asked = asked_of(issuer)
         # 1. What cannot come to an end is not begun.
-        demand_wrapping(asked)
         self._collectors.demand(asked.evidence)
         # 2. The key that wraps.
         label = kek_label(issuer.uid, issuer.generation)
-        spki: bytes = await self._on_thread(lambda: self._keks.make(token, label))
+        spki: bytes = await self._on_thread(lambda: self._keks.make(token, label, asked.oaep_hash))
         # 3. Evidence of it, fresh for this issuer and purpose.
         nonce, until = await self._nonce(issuer)
         binding = quote_binding(asked.evidence.type, Purpose.KEY_PROVISIONING, issuer.uid, nonce, spki)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from attestation.clock import rfc3339
-from attestation.errors import KeyUnsupported, MalformedEvidence
+from attestation.errors import MalformedEvidence
 from attestation.quote import Envelope, Purpose, parse_envelope
 from attestation.wire import b64encode
 from attestation_operator.crds.hsm import ProvisioningSpec
@@ -75,16 +75,6 @@ def asked_of(issuer: Issuer) -> ProvisioningSpec:
     assert issuer.spec is not None
     assert issuer.spec.provisioning is not None
     return issuer.spec.provisioning
-
-
-def demand_wrapping(asked: ProvisioningSpec) -> None:
-    """Check that bundles are wrapped so.
-
-    Raises:
-        KeyUnsupported: They are not.
-    """
-    if asked.oaep_hash not in ("sha256", "sha1"):
-        raise KeyUnsupported(f"no key is wrapped with OAEP of {asked.oaep_hash}; sha256 or sha1")
 
 
 def offered(

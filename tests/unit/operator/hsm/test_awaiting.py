@@ -25,7 +25,7 @@ from tests.unit.operator.hsm.test_issuers import state, status_of
 from tests.unit.operator.hsm.world import AT, UID, issuer, issuer_raw, key, module, ready
 
 ASKS: dict[str, Any] = {"mode": "Provisioned", "subject": None, "provisioning": provisioning()}
-NONE = {Ask.FIND: KeyNotFound("none")}
+NONE: dict[Ask, Any] = {Ask.FIND: KeyNotFound("none"), Ask.COUNT: 0}
 
 
 def look(answers: Any, *, hsm: Any = None, **more: Any) -> Looked:
@@ -232,14 +232,9 @@ def test_a_question_is_tied_to_its_issuer() -> None:
     assert "namespace" not in cluster["spec"]["signerRef"]
 
 
-def test_a_wrapping_that_nobody_makes_is_said_before_a_question_is_asked() -> None:
-    """SHA-384: the kind has the word, and no blob is made so."""
-    service = Nonces()
-    asks, token = offering(service, Evidence(), SimpleNamespace(now=lambda: AT)), module().spec
-    assert token is not None
-    asked = issuer(**(ASKS | {"provisioning": provisioning(oaepHash="sha384")}))
-    with pytest.raises(KeyUnsupported, match="sha384"):
-        asyncio.run(asks.answer(Ask.OFFER, asked, token))
-    assert service.asked == []
-    named = issuer(**(ASKS | {"provisioning": provisioning(secretRef={"name": "mine"})}))
-    assert secret_name(named) == "mine"
+def test_a_secret_may_have_a_name_of_its_own() -> None:
+    """Without, it is called after the issuer."""
+    assert secret_name(issuer(**ASKS)) == "payments-cacert"
+    assert (
+        secret_name(issuer(**(ASKS | {"provisioning": provisioning(secretRef={"name": "mine"})}))) == "mine"
+    )

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar, cast
 
 import pkcs11
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -60,7 +61,7 @@ from attestation.keys.pkcs11.objects import (
 )
 from attestation.keys.selftest import self_test
 from attestation.keys.uri import PKCS11Ref, parse_key_uri
-from attestation.keys.wrapping import HASHES, KEK_BITS
+from attestation.keys.wrapping import AES_KEY_BYTES, HASHES, KEK_BITS
 
 REFUSED: Final = "the wrapped key was refused: damaged, made for another key, or not the key it should be"
 
@@ -122,6 +123,36 @@ def create_kek(uri: str, options: KeyOptions) -> RSAPublicKey:
             return thread.run(token, found_or_made, writes=True, deadline_seconds=GENERATE_SECONDS)
         finally:
             threads.release(thread)
+
+
+def rehearse_kek(uri: str, options: KeyOptions, *, oaep_hash: OAEPHash) -> None:
+    """Have the token open what was just sealed for its KEK; nothing of it is kept.
+
+    So a hash that the token does not have is known before anybody wraps a key for it.
+
+    Raises:
+        KeyUnsupported: It does not unwrap so.
+        KeyNotFound, KeyAmbiguous, KeyUnusable: There is no such KEK.
+        UnwrapFailed: It does not open what is its own.
+    """
+    ref = _named_by_label(uri)
+    token, name = names_of(ref, options)
+
+    def rehearsed(connection: threads.TokenSession) -> None:
+        session = connection.session
+        kek, public = find_kek(session, name)
+        _demand_mechanisms(session, name)
+        hashing = HASHES[oaep_hash]
+        sealed = public.encrypt(
+            secrets.token_bytes(AES_KEY_BYTES), padding.OAEP(padding.MGF1(hashing), hashing, None)
+        )
+        _open_aes_key(session, kek, sealed, oaep_hash, name).destroy()
+
+    thread = threads.acquire(*module_of(ref, options.modules))
+    try:
+        thread.run(token, rehearsed, writes=True)
+    finally:
+        threads.release(thread)
 
 
 def kek_of(uri: str, options: KeyOptions) -> RSAPublicKey:
@@ -322,41 +353,12 @@ def _unwrap(
 ) -> pkcs11.Key:
     """Return the private key in *blob*, a token object that nobody has proven yet."""
     kek, kek_public = find_kek(session, kek_name)
-    offered = session.token.slot.get_mechanisms()
-    for mechanism in (Mechanism.RSA_PKCS_OAEP, Mechanism.AES_KEY_WRAP_PAD):
-        if mechanism not in offered:
-            raise KeyUnsupported(f"the token of {name.shown} does not unwrap with {mechanism.name}")
+    _demand_mechanisms(session, name)
     sealed_bytes = kek_public.key_size // 8
     sealed, wrapped = blob[:sealed_bytes], blob[sealed_bytes:]
     if not 2 * BLOCK_BYTES <= len(wrapped) <= MAX_WRAPPED_BYTES or len(wrapped) % BLOCK_BYTES:
         raise UnwrapFailed(REFUSED)
-
-    def open_aes_key() -> pkcs11.UnwrapMixin:
-        try:
-            opened = kek.unwrap_key(
-                ObjectClass.SECRET_KEY,
-                KeyType.AES,
-                sealed,
-                mechanism=Mechanism.RSA_PKCS_OAEP,
-                mechanism_param=OAEP[oaep_hash],
-                store=False,
-                capabilities=MechanismFlag.UNWRAP,
-                template={
-                    Attribute.PRIVATE: True,
-                    Attribute.SENSITIVE: True,
-                    Attribute.EXTRACTABLE: False,
-                },
-            )
-            return cast("pkcs11.UnwrapMixin", opened)
-        except PKCS11Error as e:
-            if not no_such_parameter(e):
-                raise
-            raise KeyUnsupported(
-                f"the token of {name.shown} does no OAEP with {oaep_hash}; SoftHSM 2.6.1 knows sha1 only, "
-                "which must be named when the key is wrapped and here"
-            ) from e
-
-    aes_key = _of_blob(session, open_aes_key)
+    aes_key = _open_aes_key(session, kek, sealed, oaep_hash, name)
     try:
         return _of_blob(
             session,
@@ -377,6 +379,51 @@ def _unwrap(
     finally:
         with contextlib.suppress(PKCS11Error):  # then it ends with the session, which is closed after this
             aes_key.destroy()
+
+
+def _demand_mechanisms(session: pkcs11.Session, name: KeyName) -> None:
+    offered = session.token.slot.get_mechanisms()
+    for mechanism in (Mechanism.RSA_PKCS_OAEP, Mechanism.AES_KEY_WRAP_PAD):
+        if mechanism not in offered:
+            raise KeyUnsupported(f"the token of {name.shown} does not unwrap with {mechanism.name}")
+
+
+def _open_aes_key(
+    session: pkcs11.Session, kek: pkcs11.UnwrapMixin, sealed: bytes, oaep_hash: OAEPHash, name: KeyName
+) -> pkcs11.UnwrapMixin:
+    """Return the AES key in *sealed*, an object of the session.
+
+    Raises:
+        KeyUnsupported: The token has no such hash for OAEP, whatever is sealed.
+        UnwrapFailed: It does not open.
+    """
+
+    def opened() -> pkcs11.UnwrapMixin:
+        try:
+            found = kek.unwrap_key(
+                ObjectClass.SECRET_KEY,
+                KeyType.AES,
+                sealed,
+                mechanism=Mechanism.RSA_PKCS_OAEP,
+                mechanism_param=OAEP[oaep_hash],
+                store=False,
+                capabilities=MechanismFlag.UNWRAP,
+                template={
+                    Attribute.PRIVATE: True,
+                    Attribute.SENSITIVE: True,
+                    Attribute.EXTRACTABLE: False,
+                },
+            )
+            return cast("pkcs11.UnwrapMixin", found)
+        except PKCS11Error as e:
+            if not no_such_parameter(e):
+                raise
+            raise KeyUnsupported(
+                f"the token of {name.shown} does no OAEP with {oaep_hash}; SoftHSM 2.6.1 knows sha1 only, "
+                "which must be named when the key is wrapped and here"
+            ) from e
+
+    return _of_blob(session, opened)
 
 
 def _prove(session: pkcs11.Session, private: pkcs11.Key, public_key: PublicKey, name: KeyName) -> None:
