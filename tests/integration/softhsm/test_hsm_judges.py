@@ -52,7 +52,7 @@ Above = Callable[..., bytes]
 class CA:
     """An issuer whose key is on the token, and its log."""
 
-    def __init__(self, hsm: SoftHSM, algorithm: Algorithm, above: Above | None = None) -> None:
+    def __init__(self, hsm: SoftHSM, algorithm: Algorithm, above: Above | None = None, *roots: bytes) -> None:
         self.log = Log()
         key = hsm.create(f"{algorithm}-{'self-signed' if above is None else 'below'}", algorithm)
         spec = IssuerSpec.model_validate(
@@ -69,7 +69,8 @@ class CA:
             }
         )
         made = self_signed(spec, key, at=AT) if above is None else above(key.public_key)
-        ca = proven_ca(pem_of(made), key, at=AT, by_itself=above is None)
+        whole = "".join(map(pem_of, (made, *roots)))
+        ca = proven_ca(whole, key, at=AT, by_itself=above is None)
         assert ca is not None
         said = HSMIssuerPut(
             kind="HsmClusterIssuer",
@@ -255,7 +256,7 @@ def test_go_finds_chains_usages_and_constraints(softhsm: SoftHSM, go: Path) -> N
         ask("unknown authority", client, root)
     # The key's certificate permits example.com alone; the controller that knows of it signs nothing else, and Go
     # refuses what one signed that was told of a certificate without limits.
-    free = CA(softhsm, "ecdsa-p384", above)
+    free = CA(softhsm, "ecdsa-p384", above, root)
     limited = above(free.authority.ca.public_key, "example.com")
     chain: dict[str, object] = {"Between": [pem(limited)], "Server": True}
     ask("OK", free.issue("shop.example.com"), root, Host="shop.example.com", **chain)
