@@ -86,6 +86,21 @@ async def test_a_list_is_due_first_and_after_each_revocation(service: Service) -
     assert (await service.get(f"/pki/hsm/{issuer.issuer_id}.crl")).status_code == 503
 
 
+async def test_the_number_of_a_list_is_told_when_it_is_served(service: Service) -> None:
+    """To the controller and to operators: what was begun may never be published."""
+    issuer = await hsm.registered(service)
+
+    async def told() -> set[int]:
+        again = await hsm.good(service, "PUT", f"/issuers/{hsm.UID}", issuer.put())
+        [shown] = (await service.operator("GET", "/hsm/issuers")).json()["items"]
+        return {again["crl_number"], shown["crl_number"]}
+
+    assert (await begun(service, issuer))["number"] == 1
+    assert await told() == {0}
+    await hsm.listed(service, issuer)
+    assert await told() == {1}
+
+
 async def test_a_number_is_never_used_twice(service: Service) -> None:
     """Also where what was begun was never handed in; and what was begun before is taken no more."""
     issuer = await hsm.registered(service)

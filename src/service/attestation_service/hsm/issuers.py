@@ -90,7 +90,9 @@ async def put(uid: IssuerUID, request: HSMIssuerPut, *, res: Res, who: Controlle
             return _register(tx, said, who, res, at)
 
         known = await res.store.write(register)
-    return shown(known, res.settings)
+    name = known.issuer_id
+    served = await res.store.read(lambda tx: tx.hsm.crl_state(name))
+    return shown(known, res.settings, crl_number=served[0] if served is not None else 0)
 
 
 def demand(tx: Tx, who: Controller, issuer_id: str) -> HSMIssuer:
@@ -105,14 +107,14 @@ def demand(tx: Tx, who: Controller, issuer_id: str) -> HSMIssuer:
     return found
 
 
-def shown(issuer: HSMIssuer, settings: Settings) -> Shown:
-    """Return a key as its controller sees it."""
+def shown(issuer: HSMIssuer, settings: Settings, *, crl_number: int) -> Shown:
+    """Return a key as its controller sees it; *crl_number* is that of the list that is served."""
     return Shown(
         issuer_id=issuer.issuer_id,
         uid=issuer.uid,
         **pointers(issuer.issuer_id, settings),
         revision=issuer.revision,
-        crl_number=issuer.crl_number,
+        crl_number=crl_number,
     )
 
 

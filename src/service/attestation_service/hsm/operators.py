@@ -118,7 +118,7 @@ def _issuer(tx: Tx, row: HSMIssuer, res: Resources) -> HSMIssuerDetail:
         uid=row.uid,
         **pointers(row.issuer_id, res.settings),
         revision=row.revision,
-        crl_number=row.crl_number,
+        crl_number=kept[0] if kept is not None else 0,
         cluster_id=row.cluster_id,
         kind=row.kind,
         namespace=row.namespace,
