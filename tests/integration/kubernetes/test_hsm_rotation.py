@@ -109,3 +109,10 @@ def test_what_was_signed_before_and_after_a_rotation_verifies_throughout(here: H
     assert here.get(HSM_ISSUER, issuer)["status"]["caCertificate"] == first["caCertificate"]
     for chain in (old, new, back):
         verified(tmp_path, both, chain, crls)
+    # Whoever wants its key destroyed means every one.
+    place = here.path(HSM_ISSUER, issuer)
+    here.http.patch(place, json={"spec": {"deletionPolicy": "Destroy"}}, headers=MERGE).raise_for_status()
+    here.http.delete(place).raise_for_status()
+    until(lambda: here.http.get(place).status_code == 404)
+    here.stop()
+    assert "Private Key Object" not in here.hsm.tool("--list-objects", "--type", "privkey")

@@ -237,10 +237,9 @@ class Issuers:
             self._standing.issuers[key] = raw
             issuer = read_issuer(key.kind, raw)
             looked = await self._look(issuer)
-            if looked.authority is not None:
-                module = await self._module(issuer)
-                assert module is not None  # without one nothing signs
-                assert module.spec is not None
+            module = await self._module(issuer) if looked.authority is not None else None
+            # It may have been deleted since it was looked at; the next look says so.
+            if module is not None and module.spec is not None:
                 looked = await self._rotating.turned(issuer, module.spec, looked)
             before = self._standing.authorities.get(issuer.uid)
             begins = looked.authority is not None and (
