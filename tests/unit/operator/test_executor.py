@@ -24,6 +24,7 @@ from attestation_operator.actions import (
     MergeStatus,
     PatchNode,
     PutCertificate,
+    Replace,
     SetFinalizers,
     SetStatus,
 )
@@ -98,6 +99,7 @@ def _condition(type_: str) -> dict[str, str]:
             ("merge/", {"metadata": {"labels": {}}, "spec": {"taints": None, "unschedulable": None}}),
         ),
         (Delete(target=target()), ("delete", None)),
+        (Replace(target=target(), raw={"data": {}}), ("replace/", {"data": {}})),
         (Create(kind=RESULT, raw=CREATED), ("create/confidentialattestationresults/itl", CREATED)),
         (
             MergeStatus(target=target(kind=NODE_ATTESTATION), status={"phase": "Running"}),  # type: ignore[arg-type]

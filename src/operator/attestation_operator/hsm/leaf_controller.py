@@ -143,7 +143,7 @@ class Leaves:
         token = module.spec
         assert token is not None
         try:
-            return await self._threads(lambda: self._of_token(ask, leaf, token))
+            return await self._threads(lambda: of_token(self._tokens, ask, leaf, token))
         except AttestationError as e:
             return e
 
@@ -154,33 +154,38 @@ class Leaves:
             return e
         return Absent() if raw is None else raw
 
-    def _of_token(self, ask: Ask, leaf: Leaf, token: HardwareSecurityModuleSpec) -> Answer:
-        """Return what a token answers. Blocks."""
-        assert leaf.spec is not None
-        if ask in (Ask.RETIRE, Ask.DESTROY):
-            for each in keys_to_retire(leaf) if ask is Ask.RETIRE else keys_to_destroy(leaf):
-                destroy_key(*self._tokens.named(token, leaf.label(each)))
-            return True
-        label = leaf.label(leaf.count("keyRevision"))
-        uri, options = self._tokens.named(token, label)
-        key = open_key(uri, options) if ask is Ask.KEY else _made(uri, leaf.spec.key_type, options)
-        try:
-            request = b"" if ask is Ask.KEY else made_request(wanted_of(leaf.spec), key.private_key)
-            spki = spki_of(key)
-            shown = self._shown(token, label, spki) or key.uri
-            return Seen(spki=spki, algorithm=key.algorithm, uri=shown, request=request)
-        finally:
-            key.close()
 
-    def _shown(self, token: HardwareSecurityModuleSpec, label: str, spki: bytes) -> str | None:
-        """Return the URI that names a key by its id, too; None where the token numbers its objects itself."""
+def of_token(tokens: Tokens, ask: Ask, leaf: Leaf, token: HardwareSecurityModuleSpec) -> Answer:
+    """Return what a token answers. Blocks.
+
+    Raises:
+        AttestationError: There is no such key, several are, or the token does not answer.
+    """
+    assert leaf.spec is not None
+    if ask in (Ask.RETIRE, Ask.DESTROY):
+        for each in keys_to_retire(leaf) if ask is Ask.RETIRE else keys_to_destroy(leaf):
+            destroy_key(*tokens.named(token, leaf.label(each)))
+        return True
+    label = leaf.label(leaf.count("keyRevision"))
+    uri, options = tokens.named(token, label)
+    key = open_key(uri, options) if ask is Ask.KEY else _made(uri, leaf.spec.key_type, options)
+    try:
+        request = b"" if ask is Ask.KEY else made_request(wanted_of(leaf.spec), key.private_key)
+        spki = spki_of(key)
         name = KeyName(label=label, id=hashlib.sha256(spki).digest()[:ID_BYTES].hex())
-        uri, (_, options) = self._tokens.uri(token, name), self._tokens.named(token, label)
-        try:
-            look(uri, options)
-        except KeyNotFound:
-            return None
-        return parse_key_uri(uri).shown
+        shown = _shown(tokens.uri(token, name), options) or key.uri
+        return Seen(spki=spki, algorithm=key.algorithm, uri=shown, request=request)
+    finally:
+        key.close()
+
+
+def _shown(uri: str, options: KeyOptions) -> str | None:
+    """Return a URI without the places of module and PIN; None where it names no key: a token may number its objects."""
+    try:
+        look(uri, options)
+    except KeyNotFound:
+        return None
+    return parse_key_uri(uri).shown
 
 
 def _made(uri: str, algorithm: Algorithm, options: KeyOptions) -> OpenKey:
