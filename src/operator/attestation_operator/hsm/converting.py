@@ -454,13 +454,9 @@ def _secret(data: Mapping[str, Any], what: str, into: Converted) -> None:
         blob = _bytes(data["tls.key"], twice=True)
         [named] = [each for each in _CERTIFICATES if each in data]
         chain = load_pem_x509_certificates(_bytes(data[named], twice=True))
-    except ValueError:
-        into.dropped.append(
-            f"{what}: tls.key and one of {' and '.join(_CERTIFICATES)} are not as Intel's issuer has them"
-        )
-        return
-    except MalformedEvidence:
-        into.dropped.append(f"{what}: tls.key or its certificate is not base64 in base64")
+    except (ValueError, MalformedEvidence) as e:
+        why = str(e) if isinstance(e, MalformedEvidence) else "not one certificate in PEM"
+        into.dropped.append(f"{what}: not as Intel's issuer has it: {why}")
         return
     if len(blob) < _BLOB_BYTES:
         into.dropped.append(f"{what}: tls.key is no wrapped key")
