@@ -68,13 +68,12 @@ async def begin(issuer_id: IssuerId, *, res: Res, who: ControllerDep) -> HSMList
         known = await res.store.read(lambda tx: _about(tx, demand(tx, who, issuer_id), res.settings, at))
         if isinstance(known, HSMList):
             return known
-        issuer, listed, since = known
+        issuer, listed, since, last_end = known
         if len(listed) > MAX_LISTED:
             raise RequestInvalid(f"the list would name more than {MAX_LISTED}: this CA key is to be replaced")
         if since is not None:
-            return await asyncio.to_thread(
-                _told, issuer.crl_number, issuer.revision, listed, _times(since, res.settings)
-            )
+            times = _times(since, res.settings)
+            return await asyncio.to_thread(_told, issuer.crl_number, issuer.revision, listed, times, last_end)
         begun = HSMBegunCRL(
             issuer_id=issuer_id,
             number=issuer.crl_number + 1,
@@ -84,9 +83,8 @@ async def begin(issuer_id: IssuerId, *, res: Res, who: ControllerDep) -> HSMList
         )
         # What ended since it was read stands on the next one; a number that another worker took is not ours.
         if await res.store.write(partial(_begin, begun, at)):
-            return await asyncio.to_thread(
-                _told, begun.number, begun.revision, listed, _times(at, res.settings)
-            )
+            times = _times(at, res.settings)
+            return await asyncio.to_thread(_told, begun.number, begun.revision, listed, times, last_end)
     raise HSMDiffers("others began lists of this CA key again and again; begin anew")
 
 
@@ -159,15 +157,15 @@ def _begin(begun: HSMBegunCRL, at: datetime, tx: Tx) -> bool:
 
 def _about(
     tx: Tx, issuer: HSMIssuer, settings: Settings, at: datetime
-) -> HSMList | tuple[HSMIssuer, list[ListedCertificate], datetime | None]:
-    """Return what a list says now, and since when it is being made; or that none is due."""
+) -> HSMList | tuple[HSMIssuer, list[ListedCertificate], datetime | None, datetime | None]:
+    """Return what a list says now, since when it is being made, and `_last_end`; or that none is due."""
     fresh = _fresh(tx, issuer, settings, at)
     if fresh is not None:
         return fresh
     since = issuer.begun_at
     if since is not None and (issuer.begun_revision != issuer.revision or at >= since + MAKING):
         since = None
-    return issuer, _listed(tx, issuer, settings, since or at), since
+    return issuer, _listed(tx, issuer, settings, since or at), since, _last_end(tx, issuer)
 
 
 def _listed(tx: Tx, issuer: HSMIssuer, settings: Settings, begun: datetime) -> list[ListedCertificate]:
@@ -181,9 +179,16 @@ def _times(begun: datetime, settings: Settings) -> _Times:
     return _Times(begun, begun - BACKDATE, begun + timedelta(seconds=settings.crl_valid_seconds))
 
 
-def _told(number: int, revision: int, listed: list[ListedCertificate], times: _Times) -> HSMList:
+def _told(
+    number: int,
+    revision: int,
+    listed: list[ListedCertificate],
+    times: _Times,
+    last_end: datetime | None,
+) -> HSMList:
     return HSMList(
         due=True,
+        last_end=last_end,
         number=number,
         revision=revision,
         entries=[
