@@ -120,6 +120,7 @@ async def refused_attestation(service: Service, node: SoftwareNode, client: Clie
     assert told.value.kind == "orderNotReady"
 
 
+@pytest.mark.threat("T310")
 async def test_only_a_key_of_this_machine_s_tpm_for_this_token_and_account(
     service: Service, node: SoftwareNode
 ) -> None:
@@ -169,6 +170,7 @@ async def test_what_is_no_object_is_told_so(service: Service, node: SoftwareNode
     assert answer["status"] == "invalid"
 
 
+@pytest.mark.threat("T310")
 async def test_a_machine_that_is_not_attested_gets_nothing_and_may_try_again(
     service: Service, node: SoftwareNode
 ) -> None:
@@ -202,6 +204,7 @@ async def test_a_machine_that_is_not_attested_gets_nothing_and_may_try_again(
 # What a request must be
 
 
+@pytest.mark.threat("T310")
 async def test_the_request_is_for_the_attested_key_and_for_what_was_ordered(
     service: Service, node: SoftwareNode
 ) -> None:
@@ -233,6 +236,7 @@ async def test_the_request_is_for_the_attested_key_and_for_what_was_ordered(
     assert done["status"] == (await client.post(place)).json()["status"] == "valid"
 
 
+@pytest.mark.threat("T310")
 async def test_an_order_gives_one_certificate(service: Service, node: SoftwareNode) -> None:
     """Of racers one gets it; what the others had signed is void, and reaches nobody."""
     client, key = await client_of(service), ecc_key()
@@ -254,6 +258,7 @@ async def test_an_order_gives_one_certificate(service: Service, node: SoftwareNo
     assert (await state(service))["unproven"] == []
 
 
+@pytest.mark.threat("T310")
 async def test_another_ak_than_the_one_that_answered_is_not_enough(
     service: Service, node: SoftwareNode
 ) -> None:
@@ -265,6 +270,23 @@ async def test_another_ak_than_the_one_that_answered_is_not_enough(
     with pytest.raises(Problem) as told:
         await client.finalize(order, csr_for(key.private))
     assert told.value.kind == "orderNotReady"
+
+
+@pytest.mark.threat("T310")
+async def test_only_the_key_that_answered_finalizes(service: Service, node: SoftwareNode) -> None:
+    """The account's key is in what the TPM signed; with another one the account orders again."""
+    client, key = await client_of(service), ecc_key()
+    _, order = await ready(service, node, key, client)
+    change, new = client.directory["keyChange"], ec.generate_private_key(ec.SECP256R1())
+    payload = {"account": client.kid, "oldKey": acme_client.jwk_of(client.key)}
+    header = {"jwk": acme_client.jwk_of(new), "url": change}
+    await client.post(change, acme_client.jws(new, header, acme_client.compact(payload)))
+    client.key = new
+    with pytest.raises(Problem) as told:
+        await client.finalize(order, csr_for(key.private))
+    assert told.value.kind == "orderNotReady"
+    _, again = await ready(service, node, key, client)
+    assert (await client.finalize(again, csr_for(key.private)))["status"] == "valid"
 
 
 async def test_a_boot_in_between_lowers_what_is_known_of_the_key(
@@ -281,6 +303,7 @@ async def test_a_boot_in_between_lowers_what_is_known_of_the_key(
     assert row.key_tier == 3
 
 
+@pytest.mark.threat("T311")
 async def test_orders_end(service: Service, node: SoftwareNode) -> None:
     """An hour after it was made nothing follows from an order; maintenance takes it away a day later."""
     client, key = await client_of(service), ecc_key()
@@ -328,6 +351,11 @@ async def test_an_order_names_one_machine_that_is_there(service: Service, node: 
         ({"identifiers": [this | {"value": 7}]}, "malformed"),
         ({"identifiers": [this | {"value": "x" * 254}]}, "malformed"),
         ({"identifiers": [this | {"value": "another"}]}, "rejectedIdentifier"),
+        ({"identifiers": [this | {"value": f"{node.machine_id}/1.2.3.4"}]}, "rejectedIdentifier"),
+        ({"identifiers": [this | {"value": f"{node.machine_id}/2.999"}]}, "rejectedIdentifier"),
+        ({"identifiers": [this | {"value": f"{node.machine_id}/1.40"}]}, "malformed"),
+        ({"identifiers": [this | {"value": f"{node.machine_id}/a"}]}, "malformed"),
+        ({"identifiers": [this | {"value": "/1.2"}]}, "malformed"),
         ({"identifiers": [this | {"type": "hardware-module"}]}, "unsupportedIdentifier"),
         ({"identifiers": [{"type": "dns", "value": "app-1"}]}, "unsupportedIdentifier"),
         ({"identifiers": [this], "notAfter": "2027-01-01T00:00:00Z"}, "malformed"),
@@ -342,6 +370,7 @@ async def test_an_order_names_one_machine_that_is_there(service: Service, node: 
     assert (told.value.status, told.value.kind) == (429, "rateLimited")
 
 
+@pytest.mark.threat("T310")
 async def test_an_order_is_its_account_s(service: Service, node: SoftwareNode) -> None:
     """Nobody else sees, answers or finalizes it, nor fetches what became of it."""
     client, other, key = await client_of(service), await client_of(service), ecc_key()
@@ -366,6 +395,7 @@ async def test_an_order_is_its_account_s(service: Service, node: SoftwareNode) -
 # Revocation
 
 
+@pytest.mark.threat("T310")
 async def test_a_certificate_is_revoked_by_who_has_it(service: Service, node: SoftwareNode) -> None:
     """Its account or its own key, once; nobody else, and no certificate that ACME did not give."""
     client, other, key = await client_of(service), await client_of(service), ecc_key()

@@ -136,6 +136,7 @@ async def test_a_contact_is_an_address(service: Service, contact: Any, wrong: st
 # What each request must be
 
 
+@pytest.mark.threat("T311")
 async def test_a_request_is_good_once_and_for_its_url(service: Service) -> None:
     """Replayed, for another URL, with a foreign nonce or an old one: none of them counts."""
     client = await client_of(service)
@@ -151,6 +152,7 @@ async def test_a_request_is_good_once_and_for_its_url(service: Service) -> None:
     assert kind(await client.send(kid, old)) == "badNonce"
 
 
+@pytest.mark.threat("T311")
 async def test_what_is_no_jws_of_acme_is_refused(service: Service) -> None:
     """Form, header, key and signature, each in turn; a stranger costs no row."""
     client = await client_of(service)
@@ -247,6 +249,7 @@ async def test_a_policy_forbids_keys(start: Starter) -> None:
         assert told.value.kind == "badPublicKey"
 
 
+@pytest.mark.threat("T311")
 async def test_strangers_are_slowed_down(start: Starter) -> None:
     """Each request counts against its address, also one that is refused; the answer says when again."""
     service = await start(**SETTINGS | {"rate_limits": True, "rate_limit_address_burst": 8})
@@ -298,6 +301,7 @@ async def test_an_account_gets_another_key(service: Service) -> None:
 # Keys of operators
 
 
+@pytest.mark.threat("T311")
 async def test_an_account_needs_a_key_of_an_operator(start: Starter) -> None:
     """Bound to the account's key and to this URL, used once, in time; whatever else is sent makes none."""
     service = await bound(start)
@@ -386,6 +390,7 @@ async def test_a_key_ends_or_is_taken_back(start: Starter) -> None:
     assert (await service.operator("GET", "/acme/accounts")).json()["items"] == []
 
 
+@pytest.mark.threat("T310")
 async def test_an_account_of_one_machine_asks_for_no_other(start: Starter) -> None:
     """And is not told whether there is another one."""
     service = await bound(start)
@@ -412,6 +417,7 @@ async def test_an_account_of_one_machine_asks_for_no_other(start: Starter) -> No
     assert place.endswith(listed["order_id"])
 
 
+@pytest.mark.threat("T311")
 async def test_strangers_cannot_fill_the_database(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without keys of operators there is room for so many accounts."""
     monkeypatch.setattr(accounts, "MOST_UNBOUND", 2)

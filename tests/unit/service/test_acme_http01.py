@@ -100,6 +100,7 @@ async def test_a_server_certificate_by_http_01(start: Starter, addresses: list[s
     key = ec.generate_private_key(ec.SECP256R1())
     for csr in (
         csr_for(key),
+        csr_for(there.client.key, x509.DNSName("app-1.example")),
         csr_for(key, x509.DNSName("other.example")),
         csr_for(key, x509.DNSName("app-1.example"), x509.DNSName("other.example")),
         csr_for(key, x509.DNSName("app-1.example"), common_name="other.example"),
@@ -131,6 +132,7 @@ async def test_a_server_certificate_by_http_01(start: Starter, addresses: list[s
         (b"", "connection"),
     ],
 )
+@pytest.mark.threat("T312")
 async def test_a_host_that_does_not_know_it_ends_the_order(
     start: Starter, addresses: list[str], answer: bytes, kind: str
 ) -> None:
@@ -149,6 +151,7 @@ async def test_a_host_that_does_not_know_it_ends_the_order(
     [["10.0.0.7"], ["127.0.0.1", "10.0.0.7"], ["::1"], ["::ffff:10.0.0.7"], ["169.254.169.254"]],
     ids=str,
 )
+@pytest.mark.threat("T312")
 async def test_the_service_goes_nowhere_else(
     start: Starter, addresses: list[str], leads_to: list[str]
 ) -> None:
@@ -178,6 +181,7 @@ async def test_a_host_of_two_families_listens_on_one(start: Starter, addresses: 
         assert len(asked) == 1
 
 
+@pytest.mark.threat("T312")
 async def test_a_host_that_says_nothing_is_given_up(
     start: Starter, addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

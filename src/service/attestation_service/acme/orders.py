@@ -12,6 +12,7 @@ stands, only whoever answered the challenge learns.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -30,6 +31,9 @@ LIFETIME: Final = timedelta(hours=1)
 MOST_OPEN: Final = 20
 """So many orders of one account may wait for something at a time."""
 DEACTIVATED: Final = json.dumps({"type": f"{PREFIX}unauthorized", "detail": "deactivated by its account"})
+_NUMBER: Final = r"(?:0|[1-9][0-9]*)"
+_PERMANENT: Final = re.compile(rf"[^/]+(?:/(?:[01]\.[1-3]?[0-9]|2\.{_NUMBER})(?:\.{_NUMBER})*)?")
+"""`permanent-identifier-value` of the draft, section 3.1."""
 CHALLENGES: Final = {"permanent-identifier": "device-attest-01", "dns": "http-01"}
 
 
@@ -80,6 +84,10 @@ def _identifier(value: object, res: Resources) -> tuple[str, str]:
     if not isinstance(text, str) or not 0 < len(text) <= 253:
         raise Refused("malformed", "an identifier has a type and a value")
     if kind == "permanent-identifier":
+        if _PERMANENT.fullmatch(text) is None:
+            raise Refused(
+                "malformed", "a permanent identifier has no slash but the one before an assigner's OID"
+            )
         return kind, text
     if kind != "dns" or not res.settings.acme_http_networks:
         raise Refused("unsupportedIdentifier", "identifiers of this type are not served here")
