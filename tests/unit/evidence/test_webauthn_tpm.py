@@ -117,7 +117,7 @@ WHOLE = {"fmt": "tpm", "attStmt": STATEMENT}
         sent(x5c=["der"]),
         sent(x5c=[b"not der"]),
         sent() + b"\0",
-        sent() * 60,
+        sent() + bytes(webauthn_tpm.MAX_OBJECT_BYTES),
         cbor(WHOLE)[:-1],
         # A member twice; a length that could be shorter; without a length.
         b"\xa3" + cbor(WHOLE)[1:] + cbor("fmt") + cbor("tpm"),
