@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -58,6 +59,7 @@ def test_another_certificate_is_given_to_nobody() -> None:
     for wrong in (
         leaf(content("b.example")),
         leaf(asked, SERIAL + 1),
+        leaf(replace(asked, spki=content("b.example").spki)),
         bytes(changed),
         good + b"\0",
         authority().ca.certificate,
