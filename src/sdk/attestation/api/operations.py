@@ -683,8 +683,8 @@ class OperatorAPI:
     ) -> api.CADetail | api.PendingApproval:
         """Let a parent vouch for a CA key of ours, or vote for it where others must agree."""
 
-    @operation("make_ca_import_key", "POST /ca/import-key", e.CANotConfigured, e.KeyUnusable, e.SignerUnavailable,
-               e.SignerBusy)
+    @operation("make_ca_import_key", "POST /ca/import-key", e.CANotConfigured, e.RequestInvalid, e.KeyUnusable,
+               e.SignerUnavailable, e.SignerBusy)
     def ca_import_key(self) -> api.CAImportKey:
         """Return the key under which an existing CA's key is wrapped for this service; it is made once."""
 

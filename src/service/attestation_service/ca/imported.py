@@ -24,7 +24,14 @@ from cryptography.x509.oid import NameOID
 from attestation.algorithms import CryptoPolicy, Use, demand
 from attestation.api import CADetail, CAImportKey, CAKeyImport, PendingApproval
 from attestation.clock import rfc3339
-from attestation.errors import AlreadyExists, CAChainInvalid, KeyRefused, RequestInvalid, UnwrapFailed
+from attestation.errors import (
+    AlreadyExists,
+    CAChainInvalid,
+    KeyRefused,
+    KeyUnsupported,
+    RequestInvalid,
+    UnwrapFailed,
+)
 from attestation.keys.importing import MAX_WRAPPED_BYTES, drop_key, import_kek, import_key
 from attestation.keys.open import CAPublicKey, OpenKey, algorithm_of
 from attestation.machines.dual_control import of_ca_import
@@ -52,13 +59,17 @@ async def import_kek_of(*, res: Res, operator: OperatorDep) -> CAImportKey:
 
     Raises:
         CANotConfigured: The service has no CA.
-        KeyUnusable: It cannot be made there; a TPM takes no keys.
+        RequestInvalid: No keys are brought there: a TPM takes none.
+        KeyUnusable: It cannot be made there.
         SignerUnavailable: The token does not answer.
         SignerBusy: Too many wait for it.
     """
     authority = authority_of(res)
     base = base_of(res.settings)
-    made = await authority.in_thread(lambda: import_kek(base, authority.maker.options))
+    try:
+        made = await authority.in_thread(lambda: import_kek(base, authority.maker.options))
+    except KeyUnsupported as e:
+        raise RequestInvalid(str(e)) from None
     spki = made.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     sha256, at = hashlib.sha256(spki).hexdigest(), res.clock.now()
     told = f"key under which a CA key is wrapped, SPKI SHA-256 {sha256}"
@@ -224,6 +235,6 @@ async def _brought(
 
     try:
         return await authority.in_thread(bring)
-    except UnwrapFailed as e:
+    except (UnwrapFailed, KeyUnsupported) as e:
         # No fault of ours: who sent it must not send the same again.
         raise RequestInvalid(str(e)) from None
