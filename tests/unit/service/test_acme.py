@@ -415,14 +415,16 @@ async def test_a_certificate_is_revoked_by_who_has_it(service: Service, node: So
     await fails(client, "malformed", certificate="!")
     await fails(client, "malformed", certificate=b64url(b"no certificate"))
     await fails(client, "malformed", certificate=7)
-    own = await get_certificate(service, node)
-    await fails(
-        client,
-        "unauthorized",
-        certificate=b64url(
-            x509.load_pem_x509_certificate(own["enrollment_cert_pem"].encode()).public_bytes(Encoding.DER)
-        ),
-    )
+    # One that the machine got by its own protocol: neither the account nor its own key revokes it here.
+    asked = ecc_key()
+    own = await get_certificate(service, node, asked)
+    given = x509.load_pem_x509_certificate(own["enrollment_cert_pem"].encode())
+    of_node = b64url(given.public_bytes(Encoding.DER))
+    await fails(client, "unauthorized", certificate=of_node)
+    assert isinstance(asked.private, ec.EllipticCurvePrivateKey)
+    itself = Client(service.http, URL, asked.private)
+    await itself.begin()
+    await fails(itself, "unauthorized", certificate=of_node)
     stranger = Client(service.http, URL)
     await stranger.begin()
     await fails(stranger, "unauthorized")
