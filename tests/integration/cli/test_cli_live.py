@@ -502,6 +502,12 @@ def test_every_command_works_and_every_operator_route_is_reached(
     terminal.ok("config", "set", "output", "table")
     assert terminal.json("config", "show")["settings"]["output"]["value"] == "json"
     assert "config.toml" in terminal.ok("config", "path")
+    base, other = tmp_path / "base.yaml", tmp_path / "other.yaml"
+    base.write_text("machine: {type: worker, token: canary}\n")
+    other.write_text("machine: {type: worker, token: canary-2}\n")
+    assert terminal.json("config", "lint", str(base), "--talos", "v1.9.5") == {"findings": []}
+    assert "token: <redacted>" in terminal.ok("config", "preview", str(base), "--talos", "v1.9.5")
+    assert "machine.token" in terminal.ok("config", "diff", str(base), str(other), "--talos", "v1.9.5")
     assert "_ATTESTATION_COMPLETE" in terminal.ok("completion", "bash")
     assert ".TH" in terminal.ok("man", "machine", "lock")
     monkeypatch.setattr(Watch.__init__, "__defaults__", (interrupt,))
