@@ -46,13 +46,13 @@ SUB = ("cert sign", "crl sign")
 DAY = timedelta(days=1)
 INFORMED = {"INFO": {"pkix.subject_key_identifier_rfc7093_method_1_identified"}}
 """The one thing that pkilint says of our certificates: how the identifiers of keys are made."""
-Above = Callable[..., bytes]
+Above = Callable[..., list[bytes]]
 
 
 class CA:
     """An issuer whose key is on the token, and its log."""
 
-    def __init__(self, hsm: SoftHSM, algorithm: Algorithm, above: Above | None = None, *roots: bytes) -> None:
+    def __init__(self, hsm: SoftHSM, algorithm: Algorithm, above: Above | None = None) -> None:
         self.log = Log()
         key = hsm.create(f"{algorithm}-{'self-signed' if above is None else 'below'}", algorithm)
         spec = IssuerSpec.model_validate(
@@ -68,20 +68,19 @@ class CA:
                 },
             }
         )
-        made = self_signed(spec, key, at=AT) if above is None else above(key.public_key)
-        whole = "".join(map(pem_of, (made, *roots)))
-        ca = proven_ca(whole, key, at=AT, by_itself=above is None)
+        chain = [self_signed(spec, key, at=AT)] if above is None else above(key.public_key)
+        ca = proven_ca("".join(map(pem_of, chain)), key, at=AT, by_itself=above is None)
         assert ca is not None
         said = HSMIssuerPut(
             kind="HsmClusterIssuer",
             name="payments",
-            certificate=b64encode(made),
+            certificate=b64encode(ca.certificate),
             key_origin="generated",
             module="softhsm",
             token_label="hsm",
         )
         known: HSMIssuer = asyncio.run(self.log.register("uid", said))
-        self.authority: Authority = authority_of(spec, key=key, ca=ca, known=known)
+        self.authority: Authority = authority_of(spec, key=key, ca=ca, known=known, chain=chain)
         self.certificate = ca.certificate
 
     def issue(
@@ -130,7 +129,7 @@ def crl_pem(der: bytes) -> str:
 
 def corporate() -> tuple[bytes, Above]:
     """Return a root that a company has, and how it certifies a key: for some names alone, and no CA below."""
-    key = ec.generate_private_key(ec.SECP384R1())
+    key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Corporate Root")])
     others = "content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only"
     usage = dict.fromkeys(others.split(), False)
@@ -157,12 +156,13 @@ def corporate() -> tuple[bytes, Above]:
             made = made.add_extension(each, critical=True)
         return made.sign(key, hashes.SHA384()).public_bytes(Encoding.DER)
 
-    def above(public: Any, *permitted: str) -> bytes:
+    def above(public: Any, *permitted: str) -> list[bytes]:
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Cluster CA")])
         limits = [x509.NameConstraints([x509.DNSName(each) for each in permitted], None)] if permitted else []
-        return certify(public, subject, *limits)
+        return [certify(public, subject, *limits), root]
 
-    return certify(key.public_key(), name), above
+    root = certify(key.public_key(), name)
+    return root, above
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -256,8 +256,8 @@ def test_go_finds_chains_usages_and_constraints(softhsm: SoftHSM, go: Path) -> N
         ask("unknown authority", client, root)
     # The key's certificate permits example.com alone; the controller that knows of it signs nothing else, and Go
     # refuses what one signed that was told of a certificate without limits.
-    free = CA(softhsm, "ecdsa-p384", above, root)
-    limited = above(free.authority.ca.public_key, "example.com")
+    free = CA(softhsm, "ecdsa-p384", above)
+    limited, _ = above(free.authority.ca.public_key, "example.com")
     chain: dict[str, object] = {"Between": [pem(limited)], "Server": True}
     ask("OK", free.issue("shop.example.com"), root, Host="shop.example.com", **chain)
     ask(

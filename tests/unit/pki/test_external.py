@@ -14,6 +14,7 @@ from attestation.pki.content import Algorithm
 from attestation.pki.external import (
     MAX_CA_DURATION,
     cross_validity,
+    demand_parent,
     make_ca,
     make_cross,
     make_responder,
@@ -115,6 +116,19 @@ def test_a_ca_may_be_for_some_names_alone() -> None:
     """A company's root writes name constraints, critical as RFC 5280 wants them: such a CA issues."""
     limits = x509.NameConstraints([x509.DNSName("example.com")], None).public_bytes()
     read_ca(rebuild(ca(), extensions=with_extension("2.5.29.30", limits, CRITICAL)), at=AT)
+
+
+def test_a_companys_root_has_another_kind_of_key_and_is_a_ca_all_the_same() -> None:
+    """What stands above is verified with, not signed with: P-521 and RSA-2048 may, what is no CA may not."""
+    for kind in ("ecdsa-p521", "rsa-2048"):
+        root = rebuild(ca(), {6: spki_of(leaf_key(kind))})
+        demand_parent(root, at=AT)
+        with pytest.raises(CAInvalid, match=kind):
+            read_ca(root, at=AT)
+    with pytest.raises(CAInvalid, match="not that of a CA"):
+        demand_parent(rebuild(ca(), extensions=without_extension("2.5.29.19")), at=AT)
+    with pytest.raises(CAInvalid, match="expired"):
+        demand_parent(ca(), at=AT + timedelta(days=366))
 
 
 def test_a_ca_issues_within_its_life() -> None:

@@ -98,7 +98,11 @@ def test_an_issuer_may_do_without_revocation() -> None:
     policy = replace(POLICY, no_rev_avail=True, max_duration=SHORT_LIVED)
     content = judged(policy=policy, duration=SHORT_LIVED)
     ca, key = hsm_ca()
-    urls = {"crl_url": f"{ADDRESS}/a.crl", "ocsp_url": f"{ADDRESS}/ocsp", "ca_url": f"{ADDRESS}/a.crt"}
+    urls: dict[str, Any] = {
+        "crl_url": f"{ADDRESS}/a.crl",
+        "ocsp_url": f"{ADDRESS}/ocsp",
+        "ca_url": f"{ADDRESS}/a.crt",
+    }
     made = x509.load_der_x509_certificate(make_leaf(content, serial=SERIAL, ca=ca, key=key, **urls))
     said = made.extensions.get_extension_for_oid(x509.ObjectIdentifier(NO_REV_AVAIL))
     assert (said.critical, said.value.public_bytes()) == (False, b"\x05\x00")
@@ -439,19 +443,22 @@ def test_each_word_stands_in_a_certificate() -> None:
             assert getattr(found, bit)
 
 
+@pytest.mark.parametrize("where", ["own", "above"])
 @pytest.mark.parametrize(("domain", "permitted"), [("example.com", True), ("example.org", False)])
-def test_no_name_is_signed_that_the_cas_own_certificate_does_not_permit(domain: str, permitted: bool) -> None:
+def test_no_name_is_signed_that_a_certificate_above_does_not_permit(
+    domain: str, permitted: bool, where: str
+) -> None:
     """Who relies on it would refuse it; the token signs nothing, and the request is told which name."""
     ca, key = hsm_ca()
     limits = x509.NameConstraints([x509.DNSName(domain)], None).public_bytes()
-    below = replace(
-        ca,
-        certificate=rebuild(ca.certificate, extensions=with_extension("2.5.29.30", limits, b"\x01\x01\xff")),
+    limited = rebuild(ca.certificate, extensions=with_extension("2.5.29.30", limits, b"\x01\x01\xff"))
+    how: dict[str, Any] = (
+        {"ca": replace(ca, certificate=limited)} if where == "own" else {"ca": ca, "above": [limited]}
     )
     content = judged(csr(x509.SubjectAlternativeName([x509.DNSName("shop.example.com")])))
     if permitted:
-        make_leaf(content, serial=SERIAL, ca=below, key=key)
+        make_leaf(content, serial=SERIAL, key=key, **how)
         return
     with pytest.raises(RequestRefused, match=r"shop\.example\.com") as refused:
-        make_leaf(content, serial=SERIAL, ca=below, key=None)  # type: ignore[arg-type]  # it is not asked
+        make_leaf(content, serial=SERIAL, key=None, **how)  # type: ignore[arg-type]  # it is not asked
     assert refused.value.reason == Refusal.NAME_FORBIDDEN

@@ -19,7 +19,7 @@ from attestation.api.hsm import HSMIssuer
 from attestation.errors import CAInvalid
 from attestation.keys.open import CAPrivateKey, OpenKey
 from attestation.pki.content import SERIAL_BYTES, serial_of
-from attestation.pki.external import IssuingCA, make_ca, read_ca
+from attestation.pki.external import IssuingCA, demand_parent, make_ca, read_ca
 from attestation.pki.leaf import LeafPolicy
 from attestation_operator.crds.hsm import IssuerSpec
 from attestation_operator.durations import parse_duration
@@ -189,8 +189,10 @@ def demand_chain(chain: Sequence[bytes], *, at: datetime) -> IssuingCA:
     Raises:
         CAInvalid: One is none with which a CA may issue now, or a certificate that is not by itself stands alone.
     """
-    ca, *above = (read_ca(each, at=at) for each in chain)
-    if not above and not _is_by_itself(chain[0]):
+    ca = read_ca(chain[0], at=at)
+    for each in chain[1:]:
+        demand_parent(each, at=at)
+    if len(chain) == 1 and not _is_by_itself(chain[0]):
         raise CAInvalid("the CA certificate is by another CA, whose certificate must stand behind it")
     for lower, upper in pairwise(map(x509.load_der_x509_certificate, chain)):
         try:

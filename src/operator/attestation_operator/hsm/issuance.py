@@ -194,6 +194,7 @@ def _certificate(
             serial=serial,
             ca=authority.ca,
             key=authority.key,
+            above=authority.chain,
             crl_url=authority.crl_url,
             ocsp_url=authority.ocsp_url,
             ca_url=authority.ca_url,

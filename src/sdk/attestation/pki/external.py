@@ -77,6 +77,37 @@ def read_ca(certificate: bytes, *, at: datetime) -> IssuingCA:
         CAInvalid: No certificate of a CA whose key may sign certificates and lists, not valid at *at*, without
             SubjectKeyIdentifier, or with a key of another kind than P-384, RSA-4096 and ML-DSA-87.
     """
+    found, key, kind, subject = _demanded(certificate, at)
+    algorithm = next((one for one in _ALGORITHMS if one == kind), None)
+    if algorithm is None:
+        raise CAInvalid(f"the CA certificate: a key of {kind}; {', '.join(_ALGORITHMS)} expected")
+    assert found.ski is not None
+    return IssuingCA(
+        certificate=certificate,
+        subject=subject,
+        key_id=found.ski,
+        spki=found.spki,
+        public_key=key,
+        algorithm=algorithm,
+        not_before=found.not_before,
+        not_after=found.not_after,
+        path_length=found.path_length,
+    )
+
+
+def demand_parent(certificate: bytes, *, at: datetime) -> None:
+    """Prove that a certificate may stand above that of a CA: as `read_ca`, with a key of any kind that we verify.
+
+    A company's root is what it is, P-521 or RSA-2048 too.
+
+    Raises:
+        CAInvalid: It may not.
+    """
+    _demanded(certificate, at)
+
+
+def _demanded(certificate: bytes, at: datetime) -> tuple[Certificate, PublicKey, str, x509.Name]:
+    """Return what the certificate of a CA that may sign certificates and lists at *at* says, its key and its name."""
     try:
         found = parse_certificate(certificate, max_bytes=MAX_CERTIFICATE_BYTES)
         key, kind = load_spki(found.spki)
@@ -101,24 +132,9 @@ def read_ca(certificate: bytes, *, at: datetime) -> IssuingCA:
         )
         if not holds
     ]
-    algorithm = next((one for one in _ALGORITHMS if one == kind), None)
-    if algorithm is None:
-        wrong.append(f"a key of {kind}; {', '.join(_ALGORITHMS)} expected")
     if wrong:
         raise CAInvalid(f"the CA certificate: {'; '.join(wrong)}")
-    assert algorithm is not None
-    assert found.ski is not None
-    return IssuingCA(
-        certificate=certificate,
-        subject=subject,
-        key_id=found.ski,
-        spki=found.spki,
-        public_key=key,
-        algorithm=algorithm,
-        not_before=found.not_before,
-        not_after=found.not_after,
-        path_length=found.path_length,
-    )
+    return found, key, kind, subject
 
 
 def unknown_critical(certificate: Certificate) -> str | None:

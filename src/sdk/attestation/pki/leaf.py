@@ -11,6 +11,7 @@ certificate limits the names that it may certify, and where it names no purpose,
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -359,6 +360,7 @@ def make_leaf(
     serial: int,
     ca: IssuingCA,
     key: SigningKey,
+    above: Sequence[bytes] = (),
     crl_url: str | None = None,
     ocsp_url: str | None = None,
     ca_url: str | None = None,
@@ -372,12 +374,13 @@ def make_leaf(
         serial: What was reserved for it, 20 bytes as a number (`serial_of`).
         ca: Who certifies.
         key: Private key of *ca*.
+        above: Certificates that stand above that of *ca*, DER, as far as they are known.
         crl_url: Where the list of the CA is; not said where *content* has `no_rev_avail`.
         ocsp_url: Where its responder answers; likewise.
         ca_url: Where its certificate is, DER.
 
     Raises:
-        RequestRefused: The CA's own certificate does not permit a name (RFC 5280, 4.2.1.10).
+        RequestRefused: The CA's certificate, or one above it, does not permit a name (RFC 5280, 4.2.1.10).
         CertificateNotConformant: A rule of the linter does not hold; the CA's key signed nothing.
         SignatureInvalid: What came from *key* is no signature of the CA's key.
     """
@@ -385,7 +388,7 @@ def make_leaf(
         content, serial=serial, ca=ca, crl_url=crl_url, ocsp_url=ocsp_url, ca_url=ca_url
     )
     # Who relies on it compares its names with what stands above it: what they would refuse is not signed.
-    if (why := outside(said, (ca.certificate,))) is not None:
+    if (why := outside(said, (ca.certificate, *above))) is not None:
         raise RequestRefused(Refusal.NAME_FORBIDDEN, why)
     return sign_content(said, ca=ca, key=key)
 
