@@ -33,6 +33,8 @@ PROGRAM_SECONDS: Final = 60.0
 """A quote may need a round to a provisioning service."""
 MAX_ANSWER_BYTES: Final = 2 << 20
 """Of what a program may say: a megabyte of evidence in base64, and its certificates."""
+END_SECONDS: Final = 5.0
+"""Longest wait for the output of a program that was killed."""
 _FORMAT_CHARACTERS: Final = 64
 _OF_THE_MACHINE: Final = frozenset({"tdx", "sev-snp"})
 """What the machine itself makes, by the kernel's interface; of another by a listed program."""
@@ -150,7 +152,7 @@ class Collectors:
             # Whatever it started and left running is of its group.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
-            await running.wait()
+            await _ended(running)
         if code is None:
             raise EvidenceUnavailable(f"{name} said more than {MAX_ANSWER_BYTES} bytes")
         if code != 0:
@@ -159,6 +161,20 @@ class Collectors:
             return parse_answer(answer)
         except MalformedEvidence as e:
             raise EvidenceUnavailable(f"{name}: {e}") from e
+
+
+async def _ended(running: asyncio.subprocess.Process) -> None:
+    """Wait for the end of a program that was killed.
+
+    asyncio waits for its output too, which nobody reads any more where it said too much: so the rest is passed over.
+    What left its group and holds the output open is waited for no longer than a moment.
+    """
+    assert running.stdout is not None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(END_SECONDS):
+            while await running.stdout.read(MAX_ANSWER_BYTES):
+                pass
+            await running.wait()
 
 
 async def _talk(running: asyncio.subprocess.Process, question: bytes) -> bytes:

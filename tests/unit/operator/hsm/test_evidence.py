@@ -66,6 +66,7 @@ def test_a_program_is_told_the_report_data_and_answers(tmp_path: Path) -> None:
         ("exit 3", "ended with 3"),
         ("echo nothing", "not JSON"),
         ("yes | head -c 3000000", "more than"),
+        ("yes", "more than"),
         (f"printf '%s' '{json.dumps({**GOOD, 'more': 1})}'", "members"),
         (f"printf '%s' '{json.dumps(GOOD)}'; exit 1", "ended with 1"),
         ("exec 0<&-; exec sh -c 'exit 7'", "ended with 7"),
