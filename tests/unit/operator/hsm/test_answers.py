@@ -39,7 +39,7 @@ def content(*names: str, is_ca: bool = False) -> LeafContent:
     return judge_leaf(asked, ca.policy, ca=ca.ca, at=AT)
 
 
-def leaf(of: LeafContent, serial: int = SERIAL, **addresses: str) -> bytes:
+def leaf(of: LeafContent, serial: int = SERIAL, **addresses: Any) -> bytes:
     """Return a certificate of the CA."""
     ca = authority()
     return make_leaf(of, serial=serial, ca=ca.ca, key=ca.key, **addresses)
