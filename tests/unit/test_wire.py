@@ -17,6 +17,7 @@ from attestation.wire import (
     b64url_decode,
     b64url_encode,
     canonical_json,
+    cbor_tags,
     der_of,
     hexdecode,
     jcs,
@@ -263,3 +264,27 @@ def test_base64url_has_one_form() -> None:
     for text in ("YWFh", "YWFhYQ"):
         with pytest.raises(MalformedEvidence, match="long"):
             b64url_decode(text, "x", max_bytes=2)
+
+
+@pytest.mark.parametrize(
+    ("data", "tags"),
+    [
+        ("", set()),
+        ("83010243aabbcc", set()),
+        ("a1617843c0c1c2", set()),
+        ("fbc0c1c2c3c4c5c6c7", set()),
+        ("d81c81d81d00", {28, 29}),
+        ("82c101d9010080", {1, 256}),
+        ("da0001000081db000000010000000000", {1 << 16, 1 << 32}),
+    ],
+)
+def test_tags_of_cbor_are_seen(data: str, tags: set[int]) -> None:
+    """Those that stand for themselves, and no byte of a string or number that looks like one."""
+    assert cbor_tags(bytes.fromhex(data)) == tags
+
+
+@pytest.mark.parametrize("data", ["5f", "9fff", "1c", "43aabb", "18", "5bffffffffffffffff"])
+def test_cbor_has_definite_lengths_that_fit(data: str) -> None:
+    """Otherwise a tag could stand where it is not looked for."""
+    with pytest.raises(MalformedEvidence):
+        cbor_tags(bytes.fromhex(data))

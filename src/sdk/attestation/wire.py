@@ -172,6 +172,29 @@ def b64url_decode(text: str, what: str, *, max_bytes: int = 1 << 20) -> bytes:
     return data
 
 
+def cbor_tags(data: bytes) -> frozenset[int]:
+    """Return the tags that stand in CBOR of definite lengths, without making anything of it.
+
+    A reader of CBOR follows tags that let one value stand in many places: then a few hundred bytes are gigabytes once
+    they are written again.
+
+    Raises:
+        MalformedEvidence: An indefinite length, or a value that ends behind the data.
+    """
+    found, position = set[int](), 0
+    # A head, its argument, and the bytes of a string; what a list or map holds is behind its head, one after another.
+    while position < len(data):
+        major, info = data[position] >> 5, data[position] & 31
+        size = {24: 1, 25: 2, 26: 4, 27: 8}.get(info, 0)
+        value = int.from_bytes(data[position + 1 : position + 1 + size]) if size else info
+        position += 1 + size + (value if major in (2, 3) else 0)
+        if major == 6:
+            found.add(value)
+        if info > 27 or position > len(data):
+            raise MalformedEvidence("CBOR: an indefinite length, or a value that ends behind the data")
+    return frozenset(found)
+
+
 def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON, for `object_pairs_hook`; of a member named twice, which counts depends on the reader.
 

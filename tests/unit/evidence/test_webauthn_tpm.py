@@ -134,6 +134,14 @@ def test_anything_else_is_malformed(data: bytes) -> None:
         webauthn_tpm.parse(data)
 
 
+def test_no_value_is_made_that_stands_in_many_places() -> None:
+    """Each list names the one before it twice: two hundred bytes, a million times as many once written again."""
+    lists = [b"\xd8\x1c\x80", *(b"\xd8\x1c\x82" + 2 * (b"\xd8\x1d" + bytes([n])) for n in range(20))]
+    shared = bytes([0x80 + 21]) + b"".join(lists)
+    with pytest.raises(MalformedEvidence, match="a tag"):
+        webauthn_tpm.parse(b"\xa3" + cbor(WHOLE)[1:] + cbor("authData") + shared)
+
+
 VALUES = st.recursive(
     st.integers(-(2**32), 2**32 - 1) | st.binary(max_size=8) | st.text(max_size=8),
     lambda inner: (

@@ -22,7 +22,7 @@ from typing import Any, Final
 from attestation.endorsements.certificate import parse_certificate
 from attestation.errors import KeyCertificationRejected, MalformedEvidence
 from attestation.tpm import Alg, parse_signature
-from attestation.wire import sized
+from attestation.wire import cbor_tags, sized
 
 MEDIA_TYPE = "application/vnd.itl.webauthn-tpm"
 
@@ -140,11 +140,12 @@ def _read(data: bytes) -> Any:
     # In the extra `tee`, which the service has: only who reads an object needs it.
     import cbor2
 
+    if cbor_tags(data):
+        raise MalformedEvidence("attestation object: a tag, and it has none")
     try:
         value = cbor2.loads(data)
         same = cbor2.dumps(value) == data
     except Exception as error:
-        # Whatever its decoders of single tags raise.
         raise MalformedEvidence("attestation object: no CBOR") from error
     if not same:
         raise MalformedEvidence(

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from attestation.errors import MalformedEvidence
+from attestation.wire import cbor_tags
 
 MAX_CORIM_BYTES: Final = 1 << 20
 MAX_VALUES: Final = 1024
@@ -21,6 +22,8 @@ CLASS_OID: Final = bytes.fromhex("2b060104019c780301")
 """1.3.6.1.4.1.3704.3.1, contents octets."""
 _CORIM, _COMID, _SIGNED = 501, 506, 18
 _OID, _URI, _BYTES, _SVN, _MIN_SVN = 111, 32, 560, 552, 553
+_SHARING: Final = frozenset({25, 28, 29, 256})
+"""Tags by which a value stands in more than one place."""
 _SHA384: Final = 7
 _DIGEST_BYTES: Final = 48
 
@@ -204,6 +207,8 @@ def _cbor(data: bytes, what: str) -> Any:
         import cbor2
     except ImportError as error:
         raise MalformedEvidence("CoRIM: reading one needs the extra `tee` of itl-attestation-sdk") from error
+    if _SHARING & cbor_tags(data):
+        raise MalformedEvidence(f"{what}: a value that stands in more than one place")
     try:
         value = cbor2.loads(data)
         same = cbor2.dumps(value) == data
