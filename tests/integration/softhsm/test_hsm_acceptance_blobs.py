@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from attestation.errors import UnwrapFailed
-from attestation.keys.pkcs11.provision import REFUSED
+from attestation.keys.wrapping import REFUSED
 from tests.fixtures.softhsm import SoftHSM, softhsm
 from tests.integration.softhsm.test_provision import Place, ca_key
 

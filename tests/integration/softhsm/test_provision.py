@@ -32,7 +32,6 @@ from attestation.keys.open import KeyOptions, OpenKey
 from attestation.keys.pkcs11 import provision
 from attestation.keys.pkcs11.objects import is_true, key_id_of
 from attestation.keys.pkcs11.provision import (
-    REFUSED,
     create_kek,
     destroy_keks,
     kek_of,
@@ -40,7 +39,7 @@ from attestation.keys.pkcs11.provision import (
     unwrap_key,
 )
 from attestation.keys.uri import parse_key_uri
-from attestation.keys.wrapping import wrap_key
+from attestation.keys.wrapping import REFUSED, wrap_key
 from tests.fixtures.softhsm import PIN, SoftHSM
 
 pytestmark = pytest.mark.softhsm

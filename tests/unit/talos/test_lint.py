@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from attestation.errors import BaseConfigInvalid, RequestInvalid
+from attestation.errors import RequestInvalid
 from attestation.machines import Role
 from attestation.talos.completion import Own, complete
-from attestation.talos.lint import MAX_FINDINGS, Level, demand_clean, lint, told
+from attestation.talos.lint import MAX_FINDINGS, Level, lint, told
 from attestation.talos.versions import Generation, definitions, generation_of, kinds
 
 CANARY = "canary-7c1f0b"
@@ -217,15 +217,6 @@ def test_a_hostname_goes_with_auto_off() -> None:
 
 
 # ---------------------------------------------------------------- what is delivered
-
-
-def test_what_has_an_error_is_refused_and_what_is_deprecated_is_not() -> None:
-    """The first is told, and how many more there are."""
-    demand_clean(SEED_STYLE, Generation.ALL_DOCUMENTS)
-    with pytest.raises(
-        BaseConfigInvalid, match=r"document 1 \(v1alpha1\): bogus: unknown key \(and 1 more\)"
-    ):
-        demand_clean(SEED_STYLE + b"bogus: 1\nother: 1\n", Generation.CLASSIC)
 
 
 BASES = {

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, get_args
 
 import click
 
+from attestation import hsm
 from attestation.errors import BundleRejected, MalformedEvidence, RequestInvalid
 from attestation_cli.plugin import Session, cell, clean
 
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from attestation.results import Outcome
 
 READ: Final = click.Path(dir_okay=False, exists=True, path_type=Path)
-EVIDENCE: Final = ("sgx", "tdx", "sev-snp", "tpm-certify", "tpm-quote", "hsm-x509", "null")
+EVIDENCE: Final = get_args(hsm.EvidenceType)
 """What an administrator may expect. `tcs-kmra-v1` is read by the service alone: nothing is handed over for it."""
-PURPOSES: Final = ("KeyProvisioning", "CsrAttestation")
+PURPOSES: Final = get_args(hsm.Purpose)
 
 
 def now() -> datetime:
@@ -57,7 +58,7 @@ def judging(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--nonce", help="The nonce that was given to the issuer, base64."),
         click.option(
             "--oaep-hash",
-            type=click.Choice(("sha256", "sha1")),
+            type=click.Choice(hsm.OAEP_HASHES),
             default="sha256",
             show_default=True,
             help="Of the wrapping.",

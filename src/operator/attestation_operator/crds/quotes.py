@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from attestation.hsm import OAEPHash, Purpose, QuoteVerdict
+from attestation.hsm import EvidenceType, OAEPHash, Purpose, QuoteVerdict
 from attestation_operator.crds.hsm import Conditions, Kept, Namespace
 from attestation_operator.crds.parts import UID, Bytes, Instant, Name, NamedRef, Part, Text, listed, ruled
 from attestation_operator.objects import GROUP
@@ -16,7 +16,7 @@ MAX_EVIDENCE = 1_398_104
 """Characters of 1 MiB in base64."""
 MAX_CERTIFICATE = 21_848
 """Characters of 16 KiB in base64."""
-JudgedType = Literal["sgx", "tdx", "sev-snp", "tpm-certify", "tpm-quote", "hsm-x509", "null", "tcs-kmra-v1"]
+JudgedType = Literal[EvidenceType, "tcs-kmra-v1"]
 """`tcs-kmra-v1` is read where somebody else made it; no issuer asks for it."""
 
 

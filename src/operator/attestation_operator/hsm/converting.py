@@ -33,6 +33,8 @@ from pydantic import BaseModel, ValidationError
 
 from attestation.clock import parse_rfc3339, rfc3339
 from attestation.errors import MalformedEvidence
+from attestation.quote.envelope import NONCE_BYTES
+from attestation.wire import b64encode
 from attestation_operator.crds.hsm import ClusterIssuerSpec, HardwareSecurityModuleSpec, IssuerSpec
 from attestation_operator.crds.quotes import QuoteAttestationSpec
 from attestation_operator.objects import HSM, HSM_CLUSTER_ISSUER, HSM_ISSUER, QUOTE_ATTESTATION, Kind
@@ -48,7 +50,6 @@ _NO_LIST_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ISSUER: Final = re.compile(r"(issuers|clusterissuers)\.[a-z0-9.-]+/([a-z0-9]([a-z0-9.-]*[a-z0-9])?)")
 _MODES: Final = {"ca": "Provisioned", "selfsigned": "SelfSigned"}
-_NONCE_BYTES: Final = 32
 _CERTIFICATES: Final = ("tls.crt", "tls.cert")
 _BLOB_BYTES: Final = 384 + 24
 """RSA-3072 OAEP of an AES key, and at least one block of AES key wrap behind it."""
@@ -188,7 +189,7 @@ def _emit(
     about = {"name": name} | ({"namespace": namespace} if kind.namespaced and namespace else {})
     into.objects.append(
         {
-            "apiVersion": f"{kind.group}/{kind.version}",
+            "apiVersion": kind.api_version,
             "kind": kind.kind,
             "metadata": about,
             "spec": json.loads(text),
@@ -352,16 +353,16 @@ def _quote(document: Mapping[str, Any], name: str, wanted: Wanted, into: Convert
     except MalformedEvidence as e:
         into.dropped.append(f"{what}: {e}")
         return
-    if len(nonce) != _NONCE_BYTES:
+    if len(nonce) != NONCE_BYTES:
         into.dropped.append(
-            f"{what}: a nonce of {_NONCE_BYTES} bytes is needed; without one a quote is of any time"
+            f"{what}: a nonce of {NONCE_BYTES} bytes is needed; without one a quote is of any time"
         )
         return
-    evidence = {"type": "sgx", "format": _FORMATS[version], "data": _text(quote)}
-    binding = {"scheme": "itl-qa-v1", "hash": "sha512", "nonce": _text(nonce)}
+    evidence = {"type": "sgx", "format": _FORMATS[version], "data": b64encode(quote)}
+    binding = {"scheme": "itl-qa-v1", "hash": "sha512", "nonce": b64encode(nonce)}
     if of_tcs:
-        evidence = {"type": "tcs-kmra-v1", "format": "tcs-kmra-v1", "data": _text(_answer(key, quote))}
-        binding = {"scheme": "tcs-kmra-v1", "hash": "sha256", "nonce": _text(nonce)}
+        evidence = {"type": "tcs-kmra-v1", "format": "tcs-kmra-v1", "data": b64encode(_answer(key, quote))}
+        binding = {"scheme": "tcs-kmra-v1", "hash": "sha256", "nonce": b64encode(nonce)}
         into.changes.append(f"{what}: evidence of tier compat: it is read, and nothing is handed over for it")
     else:
         into.changes.append(f"{what}: its quote is not bound by itl-qa-v1: it will fail; have a new one made")
@@ -378,7 +379,7 @@ def _quote(document: Mapping[str, Any], name: str, wanted: Wanted, into: Convert
             "purpose": purpose,
             "evidence": evidence,
             "binding": binding,
-            "publicKey": _text(spki),
+            "publicKey": b64encode(spki),
             "signerRef": reference,
             "expiresAt": rfc3339(created + LIFETIME),
         }
@@ -466,10 +467,6 @@ def _secret(data: Mapping[str, Any], what: str, into: Converted) -> None:
         f"{what}: nobody signed the wrapped key of {chain[0].subject.rfc4514_string()[:_SHOWN]}, certificate {digest}: "
         "hand that key over anew, by attestation hsm wrap"
     )
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
 
 
 def _key(data: bytes) -> RSAPublicKey:

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from attestation.device.tee import TEE
 from attestation.errors import MalformedEvidence, TEEDeviceError
+from attestation.quote.case import OF_A_TPM
 from attestation.quote.envelope import MAX_CERTIFICATE_BYTES, MAX_CHAIN, MAX_DATA_BYTES
 from attestation.wire import b64decode, named_once
 from attestation_operator.crds.hsm import EvidenceSpec
@@ -38,7 +39,6 @@ END_SECONDS: Final = 5.0
 _FORMAT_CHARACTERS: Final = 64
 _OF_THE_MACHINE: Final = frozenset({"tdx", "sev-snp"})
 """What the machine itself makes, by the kernel's interface; of another by a listed program."""
-_OF_A_TPM: Final = frozenset({"tpm-certify", "tpm-quote"})
 _MEMBERS: Final = frozenset({"format", "data", "certChain"})
 
 
@@ -88,7 +88,7 @@ class Collectors:
         """
         if asked.type == "null":
             raise EvidenceUnavailable("evidence of type null proves nothing: no key is handed over for it")
-        if asked.type in _OF_A_TPM:
+        if asked.type in OF_A_TPM:
             # The key that wraps is made on a PKCS#11 token here; what a TPM says is of keys in that TPM.
             raise EvidenceUnavailable(f"nothing here makes {asked.type} of a key on a PKCS#11 token")
         if asked.collector is not None or asked.type not in _OF_THE_MACHINE:

@@ -28,12 +28,10 @@ from attestation.keys import file
 from attestation.keys.care import destroy_key
 from attestation.keys.open import CAPublicKey, KeyOptions, OpenKey
 from attestation.keys.uri import FileRef, KeyRef, PKCS11Ref, parse_key_uri
-from attestation.keys.wrapping import HASHES, KEK_BITS
+from attestation.keys.wrapping import HASHES, KEK_BITS, REFUSED
 
 KEK_NAME: Final = "itl-import-kek"
 """Label of the key under which others are wrapped, or name of its file."""
-MAX_WRAPPED_BYTES: Final = 16_384
-REFUSED: Final = "the wrapped key was refused: damaged, made for another key, or not the key it should be"
 
 
 def import_kek(base: KeyRef, options: KeyOptions) -> RSAPublicKey:

@@ -29,6 +29,9 @@ HASHES: Final = MappingProxyType({"sha256": hashes.SHA256(), "sha1": hashes.SHA1
 AES_KEY_BYTES: Final = 32
 KEK_BITS: Final = 3072
 """The least, and what `create_kek` makes."""
+MAX_WRAPPED_BYTES: Final = 16_384
+REFUSED: Final = "the wrapped key was refused: damaged, made for another key, or not the key it should be"
+"""Of any fault of a wrapped key, wherever it is opened: who may send them would learn from a difference."""
 
 
 def wrap_key(

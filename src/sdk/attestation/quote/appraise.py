@@ -238,11 +238,14 @@ def _null(envelope: Envelope, case: QuoteCase, at: datetime) -> Judged:  # noqa:
 
 _IDENTITY: Final = frozenset({"sgx-platform", "tdx-platform", "snp-chip"})
 
+HARDWARE: Final[Mapping[str, tuple[Kind[Any, Any, Any], str]]] = MappingProxyType(
+    {"sgx": (SGX, "quote"), "tdx": (TDX, "quote"), "sev-snp": (SEV_SNP, "report")}
+)
+"""Types of confidential hardware: the kind that judges each, and what its evidence is called there."""
+
 TYPES: Final[Mapping[str, Judge]] = MappingProxyType(
     {
-        "sgx": _confidential(SGX, "quote"),
-        "tdx": _confidential(TDX, "quote"),
-        "sev-snp": _confidential(SEV_SNP, "report"),
+        **{name: _confidential(kind, member) for name, (kind, member) in HARDWARE.items()},
         "tpm-certify": judge_certification,
         "tpm-quote": judge_quote,
         "hsm-x509": judge_hsm,

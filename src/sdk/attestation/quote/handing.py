@@ -23,13 +23,14 @@ from attestation.keys.provisioning import Bundle, BundleCase
 from attestation.keys.wrapping import wrap_key
 from attestation.pki.external import read_ca
 from attestation.pki.signature import load_spki
-from attestation.quote.appraise import QuoteResult
+from attestation.quote.appraise import COMPAT_TIER, HARDWARE_TIER, QuoteResult
 from attestation.quote.envelope import Envelope, Purpose, evidence_digest, key_fingerprint
+from attestation.quote.hsm import TIER as HSM_TIER
+from attestation.quote.tpm import RESIDENT_TIER
 from attestation.results import Verdict
 
-PROVEN: Final = frozenset({"hardware", "tpm-resident", "hsm-resident"})
+PROVEN: Final = frozenset({HARDWARE_TIER, RESIDENT_TIER, HSM_TIER})
 """Tiers for which a key is handed over without another word."""
-COMPAT: Final = "compat"
 
 
 def wrap_for(
@@ -70,8 +71,10 @@ def wrap_for(
     ):
         raise BundleRejected("the result is about other evidence")
     # 2. Evidence that binds neither issuer nor purpose may be replayed by anybody who saw it (§12).
-    if result.tier == COMPAT:
-        raise BundleRejected(f"evidence of tier {COMPAT} authenticates no issuer: nothing is handed over")
+    if result.tier == COMPAT_TIER:
+        raise BundleRejected(
+            f"evidence of tier {COMPAT_TIER} authenticates no issuer: nothing is handed over"
+        )
     #    Nor is it for a key of which nobody knows where it is, unless the administrator says that this is good enough.
     if result.tier not in PROVEN | accepted:
         raise BundleRejected(f"evidence of tier {result.tier} does not prove that hardware holds the key")

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from jsonschema import Draft202012Validator, ValidationError
 
-from attestation.errors import BaseConfigInvalid
 from attestation.machines import Role
 from attestation.talos.documents import kind_of, plain, read_stream, unreadable
 from attestation.talos.versions import Generation, definitions, kinds
@@ -85,18 +84,6 @@ def lint(text: bytes, generation: Generation, role: Role | None = None) -> tuple
         raise unreadable(e) from None
     found += _beyond_the_schema(documents, role)
     return tuple(sorted(set(found), key=lambda each: (each.document, each.path, each.words)))[:MAX_FINDINGS]
-
-
-def demand_clean(text: bytes, generation: Generation, role: Role | None = None) -> None:
-    """Refuse a configuration that has an error.
-
-    Raises:
-        BaseConfigInvalid: It has, the first of which is told; or it is not YAML that everybody reads alike.
-    """
-    errors = [each for each in lint(text, generation, role) if each.level is Level.ERROR]
-    if errors:
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        raise BaseConfigInvalid(f"configuration: {told(errors[0])}{more}")
 
 
 def told(finding: Finding) -> str:

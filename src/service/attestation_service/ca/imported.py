@@ -32,8 +32,9 @@ from attestation.errors import (
     RequestInvalid,
     UnwrapFailed,
 )
-from attestation.keys.importing import MAX_WRAPPED_BYTES, drop_key, import_kek, import_key
+from attestation.keys.importing import drop_key, import_kek, import_key
 from attestation.keys.open import CAPublicKey, OpenKey, algorithm_of
+from attestation.keys.wrapping import MAX_WRAPPED_BYTES
 from attestation.machines.dual_control import of_ca_import
 from attestation.pki.names import purpose_of
 from attestation.pki.parent import check_imported, ends

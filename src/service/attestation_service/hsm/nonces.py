@@ -10,17 +10,15 @@ from __future__ import annotations
 import hashlib
 import secrets
 from datetime import timedelta
-from typing import Final
 
 from attestation.api import HSMNonce as Shown
 from attestation.api import HSMNonceRequest
+from attestation.quote.envelope import NONCE_BYTES
 from attestation.store import HSMNonce, Tx
 from attestation.wire import b64encode
 from attestation_service.auth import ControllerDep
 from attestation_service.hsm import bounds
 from attestation_service.resources import Res
-
-NONCE_BYTES: Final = 32
 
 
 async def issue(request: HSMNonceRequest, *, res: Res, who: ControllerDep) -> Shown:

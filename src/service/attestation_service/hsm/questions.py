@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from attestation.appraisal.sev_snp import SEV_SNP
-from attestation.appraisal.sgx import SGX
-from attestation.appraisal.tdx import TDX
 from attestation.errors import MalformedEvidence, PolicyUnknown
 from attestation.machines import Machine, Status, Trust
 from attestation.quote import Envelope, Purpose, QuoteCase
+from attestation.quote.appraise import HARDWARE
+from attestation.quote.case import OF_A_TPM
 from attestation.reference import Policy
 from attestation.results import Check, Outcome
 from attestation.store import HSMNonce, Tx
@@ -25,10 +24,6 @@ from attestation_service.resources import Resources
 from attestation_service.verifier import policy
 
 MACHINE: Final = Check(name="quote-machine")
-OF_A_TPM: Final = frozenset({"tpm-certify", "tpm-quote"})
-_HARDWARE: Final[Mapping[str, tuple[Any, str]]] = {
-    "sgx": (SGX, "quote"), "tdx": (TDX, "quote"), "sev-snp": (SEV_SNP, "report"),
-}  # fmt: skip
 _ENDED: Final = frozenset({Status.LOCKED, Status.REVOKED, Status.REJECTED})
 
 
@@ -99,9 +94,9 @@ def endorsements_of(tx: Tx, envelope: Envelope, evidence_type: str, res: Resourc
     """Return what vouches for hardware, of what is kept here."""
     if evidence_type == "hsm-x509":
         return res.anchors.hsm
-    kind, member = _HARDWARE.get(evidence_type, (None, ""))
-    if kind is None:
+    if evidence_type not in HARDWARE:
         return None
+    kind, member = HARDWARE[evidence_type]
     try:
         evidence = kind.parse({member: b64encode(envelope.data)})
     except MalformedEvidence:

@@ -61,13 +61,10 @@ from attestation.keys.pkcs11.objects import (
 )
 from attestation.keys.selftest import self_test
 from attestation.keys.uri import PKCS11Ref, parse_key_uri
-from attestation.keys.wrapping import AES_KEY_BYTES, HASHES, KEK_BITS
-
-REFUSED: Final = "the wrapped key was refused: damaged, made for another key, or not the key it should be"
+from attestation.keys.wrapping import AES_KEY_BYTES, HASHES, KEK_BITS, MAX_WRAPPED_BYTES, REFUSED
 
 BLOCK_BYTES: Final = 8
 """RFC 5649: semiblocks, one of them the integrity check; at least two."""
-MAX_WRAPPED_BYTES: Final = 16384
 
 OAEP: Final[dict[OAEPHash, Any]] = {  # the binding's stubs know bytes only
     "sha256": (Mechanism.SHA256, MGF.SHA256, None),
