@@ -13,7 +13,7 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation.api.hsm import HSMIssuer
 from attestation.errors import CAInvalid
@@ -158,8 +158,6 @@ def fingerprint_of(key: OpenKey) -> str:
 
 def spki_of(key: OpenKey) -> bytes:
     """Return the SubjectPublicKeyInfo of a key, DER."""
-    from cryptography.hazmat.primitives.serialization import PublicFormat
-
     return key.public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 

@@ -27,6 +27,7 @@ from attestation_operator.hsm.gauges import Gauges
 from attestation_operator.hsm.issuance import Issuance
 from attestation_operator.hsm.issuers import Answer, Ask
 from attestation_operator.hsm.objects import (
+    AGAIN_SECONDS,
     Issuer,
     Module,
     hsm_of,
@@ -256,7 +257,7 @@ class Issuers:
             if not looked.again:
                 return looked.after
         self._around.log.error("issuer.goes_round", name=str(key))
-        return issuers.AGAIN_SECONDS
+        return AGAIN_SECONDS
 
     def _told(self, key: Key, looked: issuers.Looked) -> None:
         """Tell a monitor what was found; a look that is not the last one found nothing yet."""

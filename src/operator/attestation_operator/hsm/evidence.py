@@ -17,10 +17,10 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from attestation.device.tee import TEE
 from attestation.errors import MalformedEvidence, TEEDeviceError
@@ -29,6 +29,7 @@ from attestation.quote.envelope import MAX_CERTIFICATE_BYTES, MAX_CHAIN, MAX_DAT
 from attestation.wire import b64decode, named_once
 from attestation_operator.crds.hsm import EvidenceSpec
 from attestation_operator.errors import EvidenceUnavailable
+from attestation_operator.hsm.tokens import OnThread
 
 PROGRAM_SECONDS: Final = 60.0
 """A quote may need a round to a provisioning service."""
@@ -71,7 +72,7 @@ class Collectors:
         self,
         *,
         programs: Mapping[str, Path],
-        on_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        on_thread: OnThread,
         tee: TEE | None = None,
         seconds: float = PROGRAM_SECONDS,
     ) -> None:

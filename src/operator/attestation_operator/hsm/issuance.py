@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -23,6 +23,7 @@ from attestation_operator.errors import IssuerBusy, NotRecorded
 from attestation_operator.hsm.answers import checked_again, checked_reserved, serial_of_answer
 from attestation_operator.hsm.authority import Authority
 from attestation_operator.hsm.service import HSMService
+from attestation_operator.hsm.tokens import OnThread
 
 T = TypeVar("T")
 
@@ -77,10 +78,6 @@ class _Waiting:
     order: Order
     said: HSMRequest
     done: asyncio.Future[bytes]
-
-
-OnThread = Callable[[Callable[[], Any]], Any]
-"""Has something done that blocks; awaitable."""
 
 
 class Issuance:

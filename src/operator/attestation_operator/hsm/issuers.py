@@ -31,7 +31,6 @@ from attestation_operator.actions import (
     Delete,
     EmitEvent,
     MergeStatus,
-    SetFinalizers,
     SetStatus,
 )
 from attestation_operator.conditions import said, with_conditions
@@ -49,11 +48,21 @@ from attestation_operator.hsm.authority import (
     renewal_due,
 )
 from attestation_operator.hsm.modules import is_ready
-from attestation_operator.hsm.objects import MANAGER, READY, Issuer, Module, Reason, condition, seconds_of
-from attestation_operator.objects import FINALIZER, QUOTE_ATTESTATION, Raw, Target, clipped
+from attestation_operator.hsm.objects import (
+    AGAIN_SECONDS,
+    MANAGER,
+    READY,
+    Issuer,
+    Module,
+    Reason,
+    condition,
+    hold,
+    is_status,
+    let_go,
+    seconds_of,
+)
+from attestation_operator.objects import QUOTE_ATTESTATION, Raw, Target, clipped
 
-AGAIN_SECONDS: Final = 10.0
-"""After so long what is not there yet is looked for again."""
 QUOTES_SECONDS: Final = 1.0
 """After so long it is looked whether QuoteAttestations that were deleted are gone."""
 EVIDENCE_SECONDS: Final = 60.0
@@ -135,8 +144,7 @@ def reconcile(case: Case) -> Looked:
         return _deleted(case)
     # 1. It waits for us when it is deleted: a key may be made from now on.
     if not issuer.is_held:
-        finalizers = (*issuer.finalizers, FINALIZER)
-        return Looked(actions=(SetFinalizers(target=issuer.target, finalizers=finalizers),), again=True)
+        return Looked(actions=(hold(issuer.target, issuer.finalizers),), again=True)
     # 2. It is known that we saw it (§16: requests of an issuer without a word of ours wait).
     if condition(issuer.status, READY) is None:
         return _state(case, said(READY, Reason.INITIALIZING, "seen", true=None), again=True)
@@ -321,9 +329,7 @@ def _certified(case: Case, key: OpenKey) -> Looked:
     events: tuple[Action, ...] = ()
     if soon and (before or {}).get("status") != "True":
         note = clipped(words)
-        events = (
-            EmitEvent(target=issuer.target, action="Check", reason="CAExpires", note=note, type="Warning"),
-        )
+        events = (EmitEvent(target=issuer.target, action="Check", reason=ENDS, note=note, type="Warning"),)
     looked = _state(
         case,
         said(READY, Reason.CHECKED, words),
@@ -339,9 +345,7 @@ def _deleted(case: Case) -> Looked:
     issuer = case.issuer
     if not issuer.is_held:
         return Looked()
-    freed = SetFinalizers(
-        target=issuer.target, finalizers=tuple(each for each in issuer.finalizers if each != FINALIZER)
-    )
+    freed = let_go(issuer.target, issuer.finalizers)
     if (waits := _without_quotes(case)) is not None:
         return waits
     if not issuer.destroys:
@@ -421,7 +425,7 @@ def _state(
     ours = [each for each in issuer.status.get("conditions") or () if each.get("type") in types]
     said_now = [ready, *beside, *rotation.conditions_of(issuer, case.at)]
     status["conditions"] = with_conditions(ours, said_now, generation=issuer.generation, at=case.at)
-    if {name: value for name, value in issuer.status.items() if name != "kopf"} == status:
+    if is_status(issuer.status, status):
         return Looked(after=after)
     return Looked(
         actions=(SetStatus(target=issuer.target, manager=MANAGER, status=status),), after=after, again=again

@@ -23,7 +23,6 @@ from attestation_operator.hsm import leaves
 from attestation_operator.hsm.authority import spki_of
 from attestation_operator.hsm.controllers import MAX_TURNS, Standing, Threads
 from attestation_operator.hsm.leaf_objects import (
-    Absent,
     Answer,
     Ask,
     Case,
@@ -35,7 +34,7 @@ from attestation_operator.hsm.leaf_objects import (
     read_leaf,
 )
 from attestation_operator.hsm.leaf_request import made_request, wanted_of
-from attestation_operator.hsm.objects import Module, read_module
+from attestation_operator.hsm.objects import AGAIN_SECONDS, Absent, Module, read_module
 from attestation_operator.hsm.tokens import KeyName, Tokens
 from attestation_operator.objects import CERTIFICATE_REQUEST, HSM_CERTIFICATE, Key, Kind, Raw
 
@@ -109,7 +108,7 @@ class Leaves:
             if not looked.again:
                 return looked.after
         self._around.log.error("leaf.goes_round", name=str(key))
-        return leaves.AGAIN_SECONDS
+        return AGAIN_SECONDS
 
     async def _look(self, leaf: Leaf) -> tuple[Case, Looked]:
         module = await self._module(leaf)

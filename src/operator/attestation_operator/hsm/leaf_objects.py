@@ -11,7 +11,7 @@ from typing import Any, Final
 from attestation.errors import AttestationError
 from attestation_operator.actions import Action
 from attestation_operator.crds.leaves import HsmCertificateSpec
-from attestation_operator.hsm.objects import Module, spec_of
+from attestation_operator.hsm.objects import Absent, Module, ended, spec_of
 from attestation_operator.objects import (
     CERTIFICATE_REQUEST,
     FINALIZER,
@@ -27,7 +27,6 @@ KEYS_KEPT: Final = 2
 """The newest key and the one before it: who uses it is given the time until the next renewal."""
 KEYS_SWEPT: Final = 4
 """How many older ones are looked for: they went with the renewals before, but where the token was away."""
-MAX_NAME: Final = 253
 
 
 class Ask(StrEnum):
@@ -57,11 +56,6 @@ class Seen:
     algorithm: str
     uri: str
     request: bytes = field(default=b"", repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """No such object."""
 
 
 Answer = Raw | Absent | Seen | bool | AttestationError
@@ -122,8 +116,7 @@ class Leaf:
 
     def request(self, number: int) -> Key:
         """Return the name of a request: no other object's, whatever is called alike."""
-        end = f"-{self.target.uid[:8]}-{number}"
-        name = self.target.name[: MAX_NAME - len(end)].rstrip("-.") + end
+        name = ended(self.target.name, f"-{self.target.uid[:8]}-{number}")
         return Key(kind=CERTIFICATE_REQUEST, name=name, namespace=self.namespace)
 
     def label(self, key_revision: int) -> str:
@@ -133,13 +126,7 @@ class Leaf:
     @property
     def owner(self) -> dict[str, Any]:
         """What its Secret and its requests say of whose they are."""
-        return {
-            "apiVersion": HSM_CERTIFICATE.api_version,
-            "kind": HSM_CERTIFICATE.kind,
-            "name": self.target.name,
-            "uid": self.target.uid,
-            "controller": True,
-        }
+        return {**self.target.reference, "controller": True}
 
     def owns(self, raw: Raw) -> bool:
         """Whether an object says that it is ours."""

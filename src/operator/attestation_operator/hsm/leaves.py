@@ -25,7 +25,7 @@ from attestation.errors import (
     RequestRefused,
 )
 from attestation.wire import b64encode
-from attestation_operator.actions import Action, Create, Delete, EmitEvent, Replace, SetFinalizers, SetStatus
+from attestation_operator.actions import Action, Create, Delete, EmitEvent, Replace, SetStatus
 from attestation_operator.conditions import said, with_conditions
 from attestation_operator.durations import NotADuration, parse_duration
 from attestation_operator.errors import ClusterForbidden
@@ -41,11 +41,19 @@ from attestation_operator.hsm.leaf_request import (
     wanted_of,
 )
 from attestation_operator.hsm.modules import is_ready
-from attestation_operator.hsm.objects import MANAGER, READY, condition, instant
+from attestation_operator.hsm.objects import (
+    AGAIN_SECONDS,
+    MANAGER,
+    READY,
+    condition,
+    hold,
+    instant,
+    is_status,
+    let_go,
+)
 from attestation_operator.nodes.objects import decoded
 from attestation_operator.objects import (
     CERTIFICATE_REQUEST,
-    FINALIZER,
     SECRET,
     Raw,
     Target,
@@ -54,8 +62,6 @@ from attestation_operator.objects import (
 
 ISSUING: Final = "Issuing"
 LEAF_TYPE: Final = "attestation.itl.io/hsm-certificate"
-AGAIN_SECONDS: Final = 10.0
-"""After so long what is not there yet is looked for again."""
 CHECK_SECONDS: Final = 300.0
 """After so long a key and a Secret that were right are looked at again: nothing tells of either."""
 FIRST_PAUSE: Final = timedelta(minutes=5)
@@ -69,9 +75,7 @@ def reconcile(case: Case) -> Looked:
         return _deleted(case)
     # 1. It waits for us when it is deleted: a key may be made from now on.
     if not leaf.is_held:
-        return Looked(
-            actions=(SetFinalizers(target=leaf.target, finalizers=(*leaf.finalizers, FINALIZER)),), again=True
-        )
+        return Looked(actions=(hold(leaf.target, leaf.finalizers),), again=True)
     if condition(leaf.status, READY) is None:
         return _state(case, said(READY, "Initializing", "seen", true=None), again=True)
     if leaf.spec is None:
@@ -442,9 +446,7 @@ def _deleted(case: Case) -> Looked:
     leaf = case.leaf
     if not leaf.is_held:
         return Looked()
-    freed = SetFinalizers(
-        target=leaf.target, finalizers=tuple(each for each in leaf.finalizers if each != FINALIZER)
-    )
+    freed = let_go(leaf.target, leaf.finalizers)
     # An object that was never followed has made no key.
     if leaf.spec is None or leaf.spec.deletion_policy == "Retain" or not leaf.count("keyRevision"):
         return Looked(actions=(freed,))
@@ -491,7 +493,7 @@ def _state(
     status = {**kept, "observedGeneration": leaf.generation, **(found or {})}
     ours = [each for each in leaf.status.get("conditions") or () if each.get("type") in (READY, ISSUING)]
     status["conditions"] = with_conditions(ours, conditions, generation=leaf.generation, at=case.at)
-    if {name: value for name, value in leaf.status.items() if name != "kopf"} == status:
+    if is_status(leaf.status, status):
         return Looked(after=after)
     actions: tuple[Action, ...] = (SetStatus(target=leaf.target, manager=MANAGER, status=status, exact=True),)
     if warn:

@@ -13,8 +13,8 @@ from attestation.wire import b64decode, b64encode
 from attestation_operator.errors import AnswerInvalid
 from attestation_operator.hsm.answers import checked_list, serial_of_answer
 from attestation_operator.hsm.authority import Authority
-from attestation_operator.hsm.issuance import OnThread
 from attestation_operator.hsm.service import HSMService
+from attestation_operator.hsm.tokens import OnThread
 
 RESPONDER: Final = "OCSP responder"
 

@@ -11,10 +11,10 @@ from attestation.errors import AttestationError, ModuleNotListed, PINRejected
 from attestation.keys.care import TokenFacts
 from attestation_operator.actions import Action, SetStatus
 from attestation_operator.conditions import said, with_conditions
-from attestation_operator.hsm.objects import MANAGER, Module, instant
-from attestation_operator.objects import Raw, clipped
+from attestation_operator.hsm.objects import MANAGER, READY, Module, condition, instant, is_status
+from attestation_operator.objects import clipped
 
-TYPES: Final = ("Connected", "LoggedIn", "Healthy", "Ready")
+TYPES: Final = ("Connected", "LoggedIn", "Healthy", READY)
 TOLD: Final = timedelta(minutes=1)
 """So often a good signature is told; more would be a write for each."""
 
@@ -54,7 +54,7 @@ def reconcile(module: Module, found: Found | None, at: datetime) -> tuple[Action
     status["conditions"] = with_conditions(
         ours, _conditions(module, found), generation=module.generation, at=at
     )
-    if {name: value for name, value in there.items() if name != "kopf"} == status:
+    if is_status(there, status):
         return ()
     return (SetStatus(target=module.target, manager=MANAGER, status=status),)
 
@@ -70,9 +70,7 @@ def is_good(found: Found | None) -> bool:
 
 def is_ready(module: Module) -> bool:
     """Whether its status says that it can be used, of its spec as it is."""
-    ready: Raw = next(
-        (each for each in module.status.get("conditions") or () if each.get("type") == "Ready"), {}
-    )
+    ready = condition(module.status, READY) or {}
     return ready.get("status") == "True" and ready.get("observedGeneration") == module.generation
 
 
@@ -80,7 +78,7 @@ def _conditions(module: Module, found: Found | None) -> list[dict[str, Any]]:
     if found is None:
         # An object that cannot be followed says nothing of the token.
         return [said(each, "SpecInvalid", module.faults, true=None) for each in TYPES[:3]] + [
-            said("Ready", "SpecInvalid", module.faults, true=False)
+            said(READY, "SpecInvalid", module.faults, true=False)
         ]
     facts, signed = found.facts, found.signed
     if isinstance(facts, ModuleNotListed):
@@ -95,7 +93,7 @@ def _conditions(module: Module, found: Found | None) -> list[dict[str, Any]]:
         return begin + _all_but(2, reason_of(signed), signed)
     words = "a test signature was good" if signed else "the token answers; no key of ours is on it yet"
     healthy = said("Healthy", "Signed" if signed else "NothingToSignWith", words)
-    return [*begin, healthy, said("Ready", "Checked", words)]
+    return [*begin, healthy, said(READY, "Checked", words)]
 
 
 def _all_but(good: int, reason: str, error: AttestationError) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from attestation.api.said import said as fault_said
+from attestation_operator.actions import SetFinalizers
 from attestation_operator.crds.hsm import (
     ClusterIssuerSpec,
     HardwareSecurityModuleSpec,
@@ -36,6 +37,15 @@ MANAGER: Final = "attestation-operator-hsm"
 """Who we are in `metadata.managedFields` of what this controller says a status of."""
 ISSUER_KINDS: Final[Mapping[str, Kind]] = {each.kind: each for each in (HSM_ISSUER, HSM_CLUSTER_ISSUER)}
 READY: Final = "Ready"
+AGAIN_SECONDS: Final = 10.0
+"""After so long what is not there yet is looked for again, or what was away asked again."""
+MAX_NAME: Final = 253
+"""Characters of an object's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """What was asked for is not there."""
 
 
 class KeyState(StrEnum):
@@ -224,6 +234,26 @@ def read_issuer(kind: Kind, raw: Raw) -> Issuer:
         said=raw.get("spec") or {},
         created_at=str(metadata.get("creationTimestamp") or ""),
     )
+
+
+def hold(target: Target, finalizers: tuple[str, ...]) -> SetFinalizers:
+    """Return what has an object wait for us when it is deleted."""
+    return SetFinalizers(target=target, finalizers=(*finalizers, FINALIZER))
+
+
+def let_go(target: Target, finalizers: tuple[str, ...]) -> SetFinalizers:
+    """Return what has an object wait for us no more."""
+    return SetFinalizers(target=target, finalizers=tuple(each for each in finalizers if each != FINALIZER))
+
+
+def ended(name: str, end: str) -> str:
+    """Return the name of an object that follows from *name*, cut where both are too long for one."""
+    return name[: MAX_NAME - len(end)].rstrip("-.") + end
+
+
+def is_status(there: Raw, status: Mapping[str, Any]) -> bool:
+    """Return True where *status* is what stands there, but for what the framework keeps."""
+    return {name: value for name, value in there.items() if name != "kopf"} == status
 
 
 def condition(status: Raw, type_: str) -> Raw | None:

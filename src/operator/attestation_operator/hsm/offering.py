@@ -6,7 +6,6 @@ QuoteAttestation took is used again: a program that makes no evidence would othe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +24,7 @@ from attestation_operator.hsm.keks import Keks, kek_label
 from attestation_operator.hsm.objects import Issuer
 from attestation_operator.hsm.offers import ISSUER_UID, asked_of, offered, quote_key
 from attestation_operator.hsm.service import QuoteService
+from attestation_operator.hsm.tokens import OnThread
 from attestation_operator.objects import QUOTE_ATTESTATION
 
 
@@ -45,7 +45,7 @@ class Offering:
         service: QuoteService,
         keks: Keks,
         collectors: Collectors,
-        on_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        on_thread: OnThread,
     ) -> None:
         self._around = around
         self._service = service
@@ -106,7 +106,6 @@ class Offering:
             nonce=nonce,
             until=until,
             evidence=evidence,
-            labels=issuer.labels,
         )
 
     async def _nonce(self, issuer: Issuer) -> tuple[bytes, datetime]:

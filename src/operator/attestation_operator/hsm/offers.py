@@ -7,7 +7,6 @@ before it made.
 # Algorithms for: wrapped-key
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -21,12 +20,11 @@ from attestation.wire import b64encode
 from attestation_operator.crds.hsm import ProvisioningSpec
 from attestation_operator.crds.quotes import QuoteAttestationSpec
 from attestation_operator.hsm.evidence import Collected
-from attestation_operator.hsm.objects import Issuer, faults_of
+from attestation_operator.hsm.objects import Issuer, ended, faults_of
 from attestation_operator.objects import FINALIZER, GROUP, QUOTE_ATTESTATION, Key, Raw, Target
 
 ISSUER_UID: Final = f"{GROUP}/issuer-uid"
 """Label of a QuoteAttestation: the issuer that asks."""
-MAX_NAME: Final = 253
 UID_CHARACTERS: Final = 8
 MAX_DIGITS: Final = 18
 KEPT: Final = timedelta(days=30)
@@ -42,10 +40,8 @@ def quote_key(issuer: Issuer, own_namespace: str, generation: int | None = None)
         generation: Of its spec, as it is now without.
     """
     end = f"-{issuer.uid[:UID_CHARACTERS]}-{issuer.generation if generation is None else generation}"
-    name = issuer.target.name[: MAX_NAME - len(end)].rstrip("-.")
-    return Key(
-        kind=QUOTE_ATTESTATION, name=f"{name}{end}", namespace=issuer.target.namespace or own_namespace
-    )
+    name = ended(issuer.target.name, end)
+    return Key(kind=QUOTE_ATTESTATION, name=name, namespace=issuer.target.namespace or own_namespace)
 
 
 def generation_of(quote: Quote, issuer: Issuer, own_namespace: str) -> int | None:
@@ -67,7 +63,7 @@ def secret_name(issuer: Issuer) -> str:
     asked = asked_of(issuer)
     if asked.secret_ref is not None:
         return asked.secret_ref.name
-    return f"{issuer.target.name[: MAX_NAME - len('-cacert')]}-cacert"
+    return ended(issuer.target.name, "-cacert")
 
 
 def asked_of(issuer: Issuer) -> ProvisioningSpec:
@@ -85,7 +81,6 @@ def offered(
     nonce: bytes,
     until: datetime,
     evidence: Collected,
-    labels: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the QuoteAttestation in which an issuer asks for its key.
 
@@ -96,7 +91,6 @@ def offered(
         nonce: Of the service.
         until: When it ends, in whole seconds: no question is open for longer.
         evidence: Over all of this.
-        labels: Of the issuer, which its QuoteAttestation has too.
     """
     asked = asked_of(issuer)
     signer = {"group": GROUP, "kind": issuer.target.kind.kind, "name": issuer.target.name, "uid": issuer.uid}
@@ -125,7 +119,7 @@ def offered(
         "metadata": {
             "name": key.name,
             "namespace": key.namespace,
-            "labels": {**labels, ISSUER_UID: issuer.uid},
+            "labels": {**issuer.labels, ISSUER_UID: issuer.uid},
             "finalizers": [FINALIZER],
             "ownerReferences": [{**issuer.target.reference, "controller": True}],
         },

@@ -13,12 +13,19 @@ from attestation.errors import AttestationError, HSMDiffers, HSMQuoteUnknown
 from attestation.keys.provisioning import SignedBundle
 from attestation_operator.actions import Action, SetStatus
 from attestation_operator.conditions import said, with_conditions
-from attestation_operator.hsm.objects import MANAGER, READY, Issuer, Module, condition
+from attestation_operator.hsm.objects import (
+    AGAIN_SECONDS,
+    MANAGER,
+    READY,
+    Absent,
+    Issuer,
+    Module,
+    condition,
+    is_status,
+)
 from attestation_operator.hsm.offers import Quote, generation_of
 from attestation_operator.objects import clipped
 
-AGAIN_SECONDS: Final = 10.0
-"""After so long a bundle is looked for again, or what was away asked again."""
 MAX_DETAIL: Final = 1000
 
 ACCEPTED: Final = "Accepted"
@@ -45,11 +52,6 @@ class Ask(StrEnum):
     TEST = "test"
     CLEAN = "clean"
     TELL_END = "tell-end"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Absent:
-    """What was asked for is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +164,7 @@ def say(
     there = [each for each in quote.status.get("conditions") or () if each.get("type") != without]
     status: dict[str, Any] = {"observedGeneration": quote.generation, **kept, **(found or {})}
     status["conditions"] = with_conditions(there, conditions, generation=quote.generation, at=case.at)
-    if {name: value for name, value in quote.status.items() if name != "kopf"} == status:
+    if is_status(quote.status, status):
         return Looked(after=after)
     action = SetStatus(target=quote.target, manager=MANAGER, status=status, exact=True)
     return Looked(actions=(action,), after=after, again=again)

@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from attestation.api.hsm import QuoteAttestationPut
 from attestation.errors import AttestationError
 from attestation_operator.controller import Around, Round
 from attestation_operator.hsm import quotes
+from attestation_operator.hsm.controllers import MAX_TURNS
 from attestation_operator.hsm.keks import Keks, kek_label
 from attestation_operator.hsm.objects import (
+    AGAIN_SECONDS,
     ISSUER_KINDS,
+    Absent,
     Issuer,
     Module,
     read_issuer,
@@ -24,8 +27,6 @@ from attestation_operator.hsm.objects import (
 )
 from attestation_operator.hsm.offers import Quote, read_quote
 from attestation_operator.hsm.quote_cases import (
-    AGAIN_SECONDS,
-    Absent,
     Answer,
     Ask,
     Case,
@@ -34,10 +35,8 @@ from attestation_operator.hsm.quote_cases import (
     is_loaded,
 )
 from attestation_operator.hsm.service import QuoteService
-from attestation_operator.hsm.tokens import KeyName, Tokens
+from attestation_operator.hsm.tokens import KeyName, OnThread, Tokens
 from attestation_operator.objects import GROUP, QUOTE_ATTESTATION, SECRET, Key, Kind, Raw
-
-MAX_TURNS: Final = 16
 
 
 class Quotes:
@@ -60,7 +59,7 @@ class Quotes:
         tokens: Tokens,
         keks: Keks,
         service: QuoteService,
-        on_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        on_thread: OnThread,
         wake: Callable[[Key, Raw | None], Awaitable[float | None]],
     ) -> None:
         self._around = around
@@ -188,7 +187,8 @@ class Quotes:
                 await self._service.tell(uid, looked.step)
                 return Done()
             case _:
-                return await self._on_thread(lambda: self._of_token(looked, case))  # type: ignore[no-any-return]  # what it returns
+                answer: Answer = await self._on_thread(lambda: self._of_token(looked, case))
+                return answer
 
     def _of_token(self, looked: Looked, case: Case) -> Answer:
         """Answer what the token knows, or do what it is to do. Blocks."""

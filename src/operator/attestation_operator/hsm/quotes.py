@@ -36,17 +36,16 @@ from attestation.errors import (
     UnwrapFailed,
 )
 from attestation.quote import Purpose
-from attestation_operator.actions import Action, Delete, MergeStatus, SetFinalizers
+from attestation_operator.actions import Action, Delete, MergeStatus
 from attestation_operator.conditions import said
 from attestation_operator.errors import ClusterForbidden
 from attestation_operator.hsm import bundles
 from attestation_operator.hsm.authority import pem_of
 from attestation_operator.hsm.modules import is_ready
-from attestation_operator.hsm.objects import READY, Issuer, condition, instant
+from attestation_operator.hsm.objects import AGAIN_SECONDS, READY, Absent, Issuer, condition, instant, let_go
 from attestation_operator.hsm.offers import KEPT, Quote, asked_of, secret_name
 from attestation_operator.hsm.quote_cases import (
     ACCEPTED,
-    AGAIN_SECONDS,
     AWAITING_KEY,
     AWAITING_VERDICT,
     GOING,
@@ -54,7 +53,6 @@ from attestation_operator.hsm.quote_cases import (
     KEY_LOADED,
     LOADED,
     VERIFIED,
-    Absent,
     Ask,
     Case,
     Looked,
@@ -65,7 +63,7 @@ from attestation_operator.hsm.quote_cases import (
     untold,
     waits,
 )
-from attestation_operator.objects import FINALIZER, SECRET, Raw, Target, clipped
+from attestation_operator.objects import SECRET, Raw, Target, clipped
 
 JUDGED_AGAIN_SECONDS: Final = 60.0
 """After so long evidence that could not be judged is judged again."""
@@ -472,6 +470,4 @@ def _deleted(case: Case) -> Looked:
 
 
 def _freed(quote: Quote) -> Action:
-    return SetFinalizers(
-        target=quote.target, finalizers=tuple(each for each in quote.finalizers if each != FINALIZER)
-    )
+    return let_go(quote.target, quote.finalizers)

@@ -19,12 +19,11 @@ from attestation_operator.errors import NotRecorded
 from attestation_operator.hsm import rotation
 from attestation_operator.hsm.answers import checked_reserved, serial_of_answer
 from attestation_operator.hsm.authority import Authority, proven_ca, self_signed
-from attestation_operator.hsm.issuance import OnThread
-from attestation_operator.hsm.issuers import AGAIN_SECONDS, Looked
-from attestation_operator.hsm.objects import Issuer, KeyState, label_of
+from attestation_operator.hsm.issuers import Looked
+from attestation_operator.hsm.objects import AGAIN_SECONDS, Issuer, KeyState, label_of
 from attestation_operator.hsm.rotation import Answer, Ask, HeldKey
 from attestation_operator.hsm.service import HSMService
-from attestation_operator.hsm.tokens import KeyName, Tokens
+from attestation_operator.hsm.tokens import KeyName, OnThread, Tokens
 
 REQUESTER: Final = "attestation-operator"
 """Who asks for a cross certificate, as the log tells it."""

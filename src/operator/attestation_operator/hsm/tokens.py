@@ -8,10 +8,10 @@ A PIN passes through no object of ours: its file is named, and read at each logi
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from attestation.errors import KeyAmbiguous, KeyMismatch, KeyNotFound, KeyUnsupported, ModuleNotListed
@@ -21,6 +21,10 @@ from attestation_operator.crds.hsm import P256, HardwareSecurityModuleSpec
 
 PROBE_LABEL: Final = "itl-probe"
 """Stands where a URI needs a label and the token alone is meant."""
+
+
+OnThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Has something done that blocks, away from the event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

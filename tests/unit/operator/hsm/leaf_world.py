@@ -19,9 +19,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from attestation.clock import rfc3339
 from attestation_operator.actions import EmitEvent, SetStatus
 from attestation_operator.crds.leaves import HsmCertificateSpec
-from attestation_operator.hsm.leaf_objects import Absent, Ask, Case, Leaf, Looked, Seen, read_leaf
+from attestation_operator.hsm.leaf_objects import Ask, Case, Leaf, Looked, Seen, read_leaf
 from attestation_operator.hsm.leaf_request import made_request, wanted_of
 from attestation_operator.hsm.leaves import reconcile
+from attestation_operator.hsm.objects import Absent
 from attestation_operator.objects import FINALIZER
 from tests.unit.operator.hsm.world import AT, module
 

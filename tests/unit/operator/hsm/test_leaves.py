@@ -20,10 +20,10 @@ from attestation.errors import (
 from attestation_operator.actions import Create, Delete, Replace, SetFinalizers
 from attestation_operator.crds.leaves import HsmCertificateSpec
 from attestation_operator.errors import ClusterForbidden
-from attestation_operator.hsm.leaf_objects import Absent, Ask, Case, Looked, keys_to_destroy, keys_to_retire
+from attestation_operator.hsm.leaf_objects import Ask, Case, Looked, keys_to_destroy, keys_to_retire
 from attestation_operator.hsm.leaf_request import asked_spki, wanted_of
 from attestation_operator.hsm.leaves import forbidden, pause
-from attestation_operator.hsm.objects import Module
+from attestation_operator.hsm.objects import Absent, Module
 from attestation_operator.objects import CERTIFICATE_REQUEST, SECRET
 from tests.unit.operator.hsm import leaf_world as world
 from tests.unit.operator.hsm.leaf_world import (

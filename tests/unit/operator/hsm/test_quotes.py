@@ -31,9 +31,9 @@ from attestation.quote import evidence_digest, key_fingerprint, parse_envelope
 from attestation.wire import b64encode
 from attestation_operator.actions import Action, Delete, MergeStatus, SetFinalizers, SetStatus
 from attestation_operator.errors import ClusterForbidden, ServiceAway
-from attestation_operator.hsm.objects import Issuer, read_issuer
+from attestation_operator.hsm.objects import Absent, Issuer, read_issuer
 from attestation_operator.hsm.offers import generation_of, quote_key, read_quote
-from attestation_operator.hsm.quote_cases import Absent, Ask, Case, Done, Looked
+from attestation_operator.hsm.quote_cases import Ask, Case, Done, Looked
 from attestation_operator.hsm.quotes import reconcile
 from attestation_operator.objects import FINALIZER, HSM_ISSUER
 from tests.fixtures.hsm_quotes import admin_key, provisioning
