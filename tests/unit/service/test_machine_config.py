@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import structlog
 
 from attestation.errors import BaseConfigInvalid, BaseConfigMissing
 from attestation.machines import Role
+from attestation.talos.completion import Own
 from attestation.talos.documents import MAX_BYTES
-from attestation_service.delivery.machine_config import load_base
+from attestation_service.delivery.machine_config import completed, load_base
+from attestation_service.settings import Settings
 
 
 def test_files_by_role(tmp_path: Path) -> None:
@@ -46,3 +49,45 @@ def test_no_role_leads_out_of_the_directory(tmp_path: Path, role: str) -> None:
     """A role is one of six words, whatever the caller passes."""
     with pytest.raises(ValueError, match="not a valid Role"):
         load_base(tmp_path, role, "default")  # type: ignore[arg-type]  # the point of the test
+
+
+OWN = Own(
+    machine_id="7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d",
+    ek_fingerprint="7f" * 48,
+    hostname=None,
+    assigned_ip=None,
+    installer_image="",
+)
+GOOD = b"version: v1alpha1\nmachine:\n  type: worker\n  install: {disk: /dev/sda}\n  nodeLabels: {a: b}\n"
+
+
+def test_what_talos_would_refuse_is_not_delivered(tmp_path: Path) -> None:
+    """`ITL_CONFIG_LINT=refuse`: the first error is told, and how many more there are."""
+    (tmp_path / "worker-app-final.yaml").write_bytes(GOOD + b"bogus: 1\nother: 1\n")
+    settings = Settings(config_cache_dir=tmp_path, talos_version="v1.13.9")
+    with pytest.raises(BaseConfigInvalid, match=r"by Talos v1\.13\.9: .*bogus: unknown key, and 1 more"):
+        completed(OWN, Role.WORKER_APP, "default", settings)
+
+
+def test_what_talos_would_refuse_is_told_where_that_is_set(tmp_path: Path) -> None:
+    """`ITL_CONFIG_LINT=warn`: it is delivered, and stands in the log."""
+    (tmp_path / "worker-app-final.yaml").write_bytes(GOOD + b"bogus: 1\n")
+    settings = Settings(config_cache_dir=tmp_path, talos_version="v1.13.9", config_lint="warn")
+    with structlog.testing.capture_logs() as log:
+        assert b"bogus" in completed(OWN, Role.WORKER_APP, "default", settings)
+    assert [each["event"] for each in log] == ["config.lint"]
+
+
+def test_what_is_deprecated_is_delivered(tmp_path: Path) -> None:
+    """Talos takes what an older version of it knew."""
+    (tmp_path / "worker-app-final.yaml").write_bytes(
+        GOOD.replace(b"  nodeLabels", b"  network: {hostname: w}\n  nodeLabels")
+    )
+    settings = Settings(config_cache_dir=tmp_path, talos_version="v1.14.0")
+    assert completed(OWN, Role.WORKER_APP, "default", settings)
+
+
+def test_what_is_no_configuration_of_talos_is_not_judged(tmp_path: Path) -> None:
+    """Machines of the other roles run something else."""
+    (tmp_path / "linux-final.yaml").write_bytes(GOOD + b"bogus: 1\n")
+    assert b"bogus" in completed(OWN, Role.LINUX, "default", Settings(config_cache_dir=tmp_path))
