@@ -289,6 +289,33 @@ async def test_only_the_key_that_answered_finalizes(service: Service, node: Soft
     assert (await client.finalize(again, csr_for(key.private)))["status"] == "valid"
 
 
+@pytest.mark.threat("T310")
+async def test_an_account_that_ends_meanwhile_gets_nothing(
+    service: Service, node: SoftwareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator ends it while its certificate is signed: what was signed reaches nobody."""
+    client, key = await client_of(service), ecc_key()
+    _, order = await ready(service, node, key, client)
+    authority = service.resources.authority
+    assert authority is not None
+    sign = authority.in_thread
+
+    async def slow(work: Any) -> Any:
+        await service.store.write(
+            lambda tx: tx.acme.end_account(str(client.kid).rpartition("/")[2], "revoked", service.clock.at)
+        )
+        return await sign(work)
+
+    monkeypatch.setattr(authority, "in_thread", slow)
+    with pytest.raises(Problem) as told:
+        await client.finalize(order, csr_for(key.private))
+    assert told.value.kind == "unauthorized"
+    rows = await service.store.read(
+        lambda tx: tx.issuances.page(IssuanceFilter(machine_id=node.machine_id), None, 9)
+    )
+    assert "issued" not in {row.state for row in rows.items}
+
+
 async def test_a_boot_in_between_lowers_what_is_known_of_the_key(
     service: Service, node: SoftwareNode
 ) -> None:

@@ -9,14 +9,17 @@ from typing import Any
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
 
-from attestation_service.acme import accounts
+from attestation.store import RateLimit
+from attestation_service.acme import accounts, finalize, orders
 from attestation_service.process import maintenance
 from tests.fixtures import acme_client
-from tests.fixtures.acme_client import Client, Problem, external_binding, jwk_of, jws, thumbprint
+from tests.fixtures.acme_client import Client, Problem, csr_for, external_binding, jwk_of, jws, thumbprint
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode, rsa_key
-from tests.unit.service.test_acme import SETTINGS, URL, client_of
+from tests.unit.service.node_keys import ecc_key
+from tests.unit.service.test_acme import SETTINGS, URL, client_of, ready
 
 pytestmark = pytest.mark.anyio
 
@@ -257,6 +260,48 @@ async def test_strangers_are_slowed_down(start: Starter) -> None:
     assert kind(answers[0]) == "malformed"
     assert (kind(answers[-1]), answers[-1].status_code) == ("rateLimited", 429)
     assert int(answers[-1].headers["Retry-After"]) > 0
+
+
+@pytest.mark.threat("T311")
+async def test_what_is_kept_for_long_is_counted(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders that were given up, keys that were changed, certificates that were revoked: each makes room for nothing."""
+    service = await start(**SETTINGS | {"rate_limits": True, "enrollment_ca_unencrypted": True})
+    node = SoftwareNode()
+    await service.admitted(node)
+    client = await client_of(service)
+    few = RateLimit(requests=2, per_seconds=60)
+    for module, name in ((orders, "ORDERS"), (accounts, "KEY_CHANGES"), (finalize, "CERTIFICATES")):
+        monkeypatch.setattr(module, name, few)
+
+    async def order() -> None:
+        _, made = await client.order(node.machine_id)
+        await client.post(made["authorizations"][0], {"status": "deactivated"})
+
+    async def change() -> None:
+        place, new = client.directory["keyChange"], ec.generate_private_key(ec.SECP256R1())
+        said = acme_client.compact({"account": client.kid, "oldKey": jwk_of(client.key)})
+        await client.post(place, jws(new, {"jwk": jwk_of(new), "url": place}, said))
+        client.key = new
+
+    async def certified() -> None:
+        client.kid = None
+        await client.register()
+        key = ecc_key()
+        _, made = await ready(service, node, key, client)
+        leaf, *_ = await client.download(await client.finalize(made, csr_for(key.private)))
+        der = acme_client.b64url(leaf.public_bytes(Encoding.DER))
+        await client.post(client.directory["revokeCert"], {"certificate": der})
+
+    for act in (change, order, certified):
+        if act is certified:
+            monkeypatch.setattr(orders, "ORDERS", RateLimit(requests=60, per_seconds=60))
+            service.clock.advance(60)
+        await act()
+        await act()
+        with pytest.raises(Problem) as told:
+            await act()
+        assert told.value.kind == "rateLimited", act
+        assert int(told.value.body["status"]) == 429
 
 
 # Another key

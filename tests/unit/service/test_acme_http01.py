@@ -202,6 +202,22 @@ async def test_a_host_that_says_nothing_is_given_up(
     assert found["error"]["type"].endswith(":connection")
 
 
+@pytest.mark.threat("T312")
+async def test_an_order_outlives_the_crowd(
+    start: Starter, addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hosts of others that say nothing take all turns: nothing is said of this one, which may be looked at again."""
+    assert addresses
+    there = await world(start, 1)
+    _, _, challenge = await there.ordered()
+    monkeypatch.setattr(http01, "SECONDS", 0.1)
+    monkeypatch.setattr(http01, "_TURNS", asyncio.Semaphore(0))
+    with pytest.raises(Problem) as told:
+        await there.client.post(challenge["url"], {})
+    assert told.value.kind == "rateLimited"
+    assert (await there.client.post(challenge["url"])).json()["status"] == "pending"
+
+
 async def test_a_name_without_an_address(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     """The resolver's own word."""
 

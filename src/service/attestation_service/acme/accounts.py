@@ -12,7 +12,7 @@ from typing import Any, Final
 from attestation.algorithms import CryptoPolicy
 from attestation.audit import AuditEvent
 from attestation.errors import RateLimited
-from attestation.store import ACMEAccount, Tx
+from attestation.store import ACMEAccount, RateLimit, Tx
 from attestation_service.acme import nonces
 from attestation_service.acme.asked import Answer, Asked
 from attestation_service.acme.jose import is_mac, parse_inner, parse_key
@@ -24,6 +24,8 @@ MAX_CONTACT_CHARACTERS: Final = 254
 MOST_UNBOUND: Final = 1_000
 """So many accounts may be made by whoever comes (`ITL_ACME=open`). More need keys of operators."""
 FULL_SECONDS: Final = 3600
+KEY_CHANGES: Final = RateLimit(requests=10, per_seconds=86_400)
+"""Of one account: each stands in the audit for ever."""
 _PURPOSE: Final = b"itl-acme-external-account/v1"
 
 
@@ -187,6 +189,7 @@ async def key_change(asked: Asked) -> Answer:
                 "the new key has an account",
                 {"Location": asked.url(f"accounts/{other.account_id}")},
             )
+        asked.count(tx, "key changes", asked.holder.account_id, KEY_CHANGES)
         if not tx.acme.change_key(asked.holder, new.thumbprint, new.text):
             raise Refused("unauthorized", "the account was changed meanwhile")
         detail = f"account {asked.holder.account_id}: key thumbprint {new.thumbprint}"

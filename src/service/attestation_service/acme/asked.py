@@ -21,8 +21,8 @@ import structlog
 from fastapi import HTTPException, Request, Response
 
 from attestation.algorithms import CryptoPolicy
-from attestation.errors import AlgorithmForbidden, AttestationError
-from attestation.store import ACMEAccount, ACMEOrder, Tx
+from attestation.errors import AlgorithmForbidden, AttestationError, RateLimited
+from attestation.store import ACMEAccount, ACMEOrder, RateLimit, Tx
 from attestation_service.acme import nonces
 from attestation_service.acme.jose import AccountKey, Signed, parse_key, parse_signed
 from attestation_service.acme.problems import Refused, refused
@@ -75,6 +75,20 @@ class Asked:
     def url(self, path: str) -> str:
         """Return the URL of a resource."""
         return url(self.res, path)
+
+    def count(self, tx: Tx, what: str, of: str, limit: RateLimit) -> None:
+        """Count what is kept for long: its client may have many addresses, and make room for more by giving it up.
+
+        Raises:
+            RateLimited: The account or machine *of* had so many.
+        """
+        if not self.res.settings.rate_limits:
+            return
+        key = f"acme-{what}:{of}"
+        seconds = tx.rate_limits.check(key, self.at, limit)
+        if seconds is not None:
+            raise RateLimited(f"too many {what}", retry_after_seconds=seconds)
+        tx.rate_limits.take(key, self.at, limit)
 
     def own_order(self, tx: Tx) -> ACMEOrder:
         """Return the order that the path names, which is the account's.

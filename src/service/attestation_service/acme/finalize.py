@@ -26,7 +26,7 @@ from attestation.pki.request import (
     verify_request,
 )
 from attestation.pki.requested import COMMON_NAME, requested_extensions, requested_names
-from attestation.store import ACMEOrder, Tx
+from attestation.store import ACMEOrder, RateLimit, Tx
 from attestation.wire import b64url_decode, tlv
 from attestation_service.acme.asked import Answer, Asked
 from attestation_service.acme.orders import shown
@@ -39,6 +39,8 @@ from attestation_service.entitlements.events import emit
 log = structlog.get_logger("attestation_service.acme")
 
 PROFILES: Final[dict[str, NodeProfile]] = {"permanent-identifier": "node-client", "dns": "node-server"}
+CERTIFICATES: Final = RateLimit(requests=100, per_seconds=86_400)
+"""Of one machine and profile, those that were revoked too: who may revoke makes room among those that are live."""
 REQUESTER: Final = "acme:"
 """Before the account's name, as who asked for a certificate."""
 
@@ -72,6 +74,7 @@ async def finalize(asked: Asked) -> Answer:
         if certificates.admitted(tx, machine, asked.res.settings, asked.at) != judged.subject:
             raise MachineChanged("the machine was changed while its certificate was made")
         certificates.live(tx, machine.machine_id, profile, asked.res.settings, asked.at)
+        asked.count(tx, "certificates", f"{machine.machine_id}:{profile}", CERTIFICATES)
 
     def conclude(tx: Tx, issued: tuple[Issued, ...]) -> None:
         found = _ready(tx, asked)
@@ -122,6 +125,10 @@ def _ready(tx: Tx, asked: Asked) -> ACMEOrder:
     found = asked.own_order(tx)
     if found.status != "ready" or found.expires_at <= asked.at:
         raise Refused("orderNotReady", f"the order is {found.status}, or over")
+    account = tx.acme.account(found.account_id)
+    if account is None or account.status != "valid":
+        # It may have been ended since it asked: an order that is on its way ends with it.
+        raise Refused("unauthorized", "the account has ended")
     if found.thumbprint != asked.key.thumbprint:
         # The key that answered the challenge is in what was signed for it.
         raise Refused("orderNotReady", "another key of the account answered the challenge; order again")

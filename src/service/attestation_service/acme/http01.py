@@ -16,13 +16,14 @@ from typing import Any, Final
 import httpx
 import structlog
 
+from attestation.errors import RateLimited
 from attestation_service.acme.problems import PREFIX
 from attestation_service.settings import Settings
 
 log = structlog.get_logger("attestation_service.acme")
 
 SECONDS: Final = 10.0
-"""For all of it, the resolver included."""
+"""For all of it, the resolver included; and for its turn as long again."""
 MAX_BYTES: Final = 512
 MOST_ADDRESSES: Final = 4
 AT_ONCE: Final = 8
@@ -39,15 +40,26 @@ class _NotThere(Exception):
 
 
 async def look(hostname: str, token: str, expected: str, settings: Settings) -> dict[str, Any] | None:
-    """Return None where the host has the key authorization; else why not, a problem."""
+    """Return None where the host has the key authorization; else why not, a problem.
+
+    Raises:
+        RateLimited: So many others are looked at that its turn did not come. Of the host that says nothing.
+    """
     try:
-        async with asyncio.timeout(SECONDS), _TURNS:
+        async with asyncio.timeout(SECONDS):
+            await _TURNS.acquire()
+    except TimeoutError:
+        raise RateLimited("too many host names are looked at", retry_after_seconds=int(SECONDS) + 1) from None
+    try:
+        async with asyncio.timeout(SECONDS):
             found = await _ask(hostname, await _addresses(hostname, settings), token, settings)
     except TimeoutError:
         return _problem("connection", f"the host did not answer within {SECONDS:.0f} seconds")
     except _NotThere as e:
         log.info("acme.http01_failed", hostname=hostname, reason=str(e))
         return _problem(e.kind, str(e))
+    finally:
+        _TURNS.release()
     if not hmac.compare_digest(found.rstrip(), expected.encode("ascii")):
         return _problem("incorrectResponse", "the host answers something else than the key authorization")
     return None

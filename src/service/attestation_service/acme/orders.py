@@ -21,7 +21,7 @@ from attestation.clock import rfc3339
 from attestation.errors import RateLimited, RequestInvalid
 from attestation.machines import Machine
 from attestation.machines.names import canonical_hostname, names_of
-from attestation.store import ACMEOrder, Tx
+from attestation.store import ACMEOrder, RateLimit, Tx
 from attestation.wire import b64url_encode
 from attestation_service.acme.asked import Answer, Asked
 from attestation_service.acme.problems import PREFIX, Refused
@@ -30,6 +30,8 @@ from attestation_service.resources import Resources
 LIFETIME: Final = timedelta(hours=1)
 MOST_OPEN: Final = 20
 """So many orders of one account may wait for something at a time."""
+ORDERS: Final = RateLimit(requests=600, per_seconds=3_600)
+"""Of one account, those that it gave up too: each is kept for a day, and one that was answered is in the audit."""
 DEACTIVATED: Final = json.dumps({"type": f"{PREFIX}unauthorized", "detail": "deactivated by its account"})
 _NUMBER: Final = r"(?:0|[1-9][0-9]*)"
 _PERMANENT: Final = re.compile(rf"[^/]+(?:/(?:[01]\.[1-3]?[0-9]|2\.{_NUMBER})(?:\.{_NUMBER})*)?")
@@ -55,6 +57,7 @@ async def new_order(asked: Asked) -> Answer:
             raise Refused("rejectedIdentifier", "there is no such machine for this account")
         if tx.acme.count_open(holder.account_id, at) >= MOST_OPEN:
             raise RateLimited(f"the account has {MOST_OPEN} open orders", retry_after_seconds=600)
+        asked.count(tx, "orders", holder.account_id, ORDERS)
         order = ACMEOrder(
             order_id=secrets.token_hex(16),
             account_id=holder.account_id,
