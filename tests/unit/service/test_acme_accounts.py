@@ -264,7 +264,7 @@ async def test_strangers_are_slowed_down(start: Starter) -> None:
 
 @pytest.mark.threat("T311")
 async def test_what_is_kept_for_long_is_counted(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Orders that were given up, keys that were changed, certificates that were revoked: each makes room for nothing."""
+    """Orders that were given up, keys that were changed, certificates that were revoked make room for nothing."""
     service = await start(**SETTINGS | {"rate_limits": True, "enrollment_ca_unencrypted": True})
     node = SoftwareNode()
     await service.admitted(node)
