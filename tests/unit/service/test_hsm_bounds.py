@@ -13,7 +13,7 @@ from attestation_service.hsm import bounds, issuance, lists
 from tests.unit.service import hsm_requests as hsm
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.realm import a_key as cluster_key
-from tests.unit.service.test_hsm_quotes import Judge, envelope, judge, nonce, put
+from tests.unit.service.test_hsm_quotes import SIGNER, Judge, envelope, judge, nonce, put
 from tests.unit.service.test_service_accounts import cluster, jwks
 
 pytestmark = pytest.mark.anyio
@@ -133,10 +133,35 @@ async def test_so_many_nonces_are_good(service: Service, monkeypatch: pytest.Mon
     await nonce(service)
 
 
+@pytest.mark.threat("T293")
+async def test_one_issuer_is_given_so_many_nonces(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who changes it again and again takes none from others."""
+    monkeypatch.setattr(bounds, "NONCES_OF_ISSUER", RateLimit(requests=1, per_seconds=3_600))
+    service = await hsm.serving(start, rate_limits=True)
+    await nonce(service)
+    said = {"purpose": "KeyProvisioning", "signer_uid": SIGNER, "evidence_type": "sgx", "policy": None}
+    refused = await hsm.ask(service, "POST", "/nonces", said | {"valid_for_seconds": 60})
+    assert later(refused) == LATER
+    await nonce(service, signer_uid="another")
+
+
+@pytest.mark.threat("T293")
+@pytest.mark.usefixtures("judge")
+async def test_one_namespace_brings_so_many_quotes(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of others are taken all the same."""
+    monkeypatch.setattr(bounds, "QUOTES_OF_NAMESPACE", RateLimit(requests=1, per_seconds=3_600))
+    service = await hsm.serving(start, rate_limits=True)
+    for uid, namespace, status in (("a", "seed", 200), ("b", "seed", 429), ("c", "other", 200)):
+        body = {"namespace": namespace, "name": uid, "spec": envelope(service, await nonce(service))}
+        answer = await hsm.ask(service, "PUT", f"/quote-attestations/{uid}", body)
+        assert answer.status_code == status, uid
+
+
 @pytest.mark.parametrize(
     ("bound", "limit"),
     [
         ("QUOTES_TAKEN", RateLimit(requests=1, per_seconds=3_600)),
+        ("QUOTES_OF_NAMESPACE", RateLimit(requests=1, per_seconds=3_600)),
         ("QUOTES_KIB", RateLimit(requests=1, per_seconds=3_600)),
         ("QUOTES_JUDGED", RateLimit(requests=1, per_seconds=3_600)),
     ],

@@ -137,15 +137,14 @@ async def test_a_verdict_is_written_down_once(service: Service, judge: Judge) ->
 @pytest.mark.threat("T290")
 async def test_the_question_is_the_service_s_word(service: Service, judge: Judge) -> None:
     """Issuer, purpose, type and policy are those of the nonce, whatever the envelope says; the audit says the same."""
-    asked = {"signer_uid": "another", "purpose": "CsrAttestation", "evidence_type": "tdx"}
-    await put(service, envelope(service, await nonce(service, **asked)))
+    await put(service, envelope(service, await nonce(service, evidence_type="tdx")))
     (case,) = judge.cases
-    assert (case.signer_uid, case.purpose, case.evidence_type) == ("another", "CsrAttestation", "tdx")
+    assert (case.signer_uid, case.purpose, case.evidence_type) == (SIGNER, "KeyProvisioning", "tdx")
     assert case.policy is None  # there is none of this name: the judge leaves it open
     (told,) = await service.audit(action="hsm_quote_judged")
-    assert "for another: verified by no policy, tdx evidence" in told["detail"]
+    assert f"for {SIGNER}: verified by no policy, tdx evidence" in told["detail"]
     (listed,) = (await service.operator("GET", "/hsm/quote-attestations")).json()["items"]
-    assert (listed["signer_uid"], listed["evidence_type"]) == ("another", "tdx")
+    assert (listed["signer_uid"], listed["evidence_type"]) == (SIGNER, "tdx")
 
 
 @pytest.mark.threat("T290")
@@ -182,11 +181,17 @@ async def test_a_nonce_lives_as_long_as_its_issuer_waits(service: Service) -> No
     assert (await stepped(service, "bundle-accepted", **bundle())).status_code == 200
 
 
-async def test_another_issuer_s_nonce_proves_nothing(service: Service) -> None:
-    """By the real judge: the envelope names another issuer than the nonce was given to."""
-    answer = await put(service, envelope(service, await nonce(service, signer_uid="another")))
-    assert answer.json()["verdict"] == "failed"
-    assert "quote-question" in [each["name"] for each in answer.json()["checks"] if each["outcome"] == "fail"]
+@pytest.mark.threat("T290")
+@pytest.mark.usefixtures("judge")
+async def test_who_has_seen_a_nonce_does_not_take_it_away(service: Service) -> None:
+    """For another purpose or issuer it is refused before it is anybody's; then it is still that of its own question."""
+    given = await nonce(service)
+    of_another = {"group": "attestation.itl.io", "kind": "HsmIssuer", "name": "ca", "uid": "another"}
+    for change in ({"purpose": "CsrAttestation"}, {"signerRef": of_another}):
+        answer = await put(service, envelope(service, given, **change), "theirs")
+        assert (answer.status_code, hsm.code(answer)) == (409, "hsm-differs"), change
+    assert (await service.operator("GET", "/hsm/quote-attestations")).json()["items"] == []
+    assert (await put(service, envelope(service, given))).json()["verdict"] == "verified"
 
 
 @pytest.mark.threat("T290")

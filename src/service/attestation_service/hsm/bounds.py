@@ -23,6 +23,10 @@ NONCES: Final = 1_000
 NONCES_ISSUED: Final = RateLimit(requests=1_000, per_seconds=3_600)
 KEYS_REGISTERED: Final = RateLimit(requests=1_000, per_seconds=3_600)
 """So many registrations of one cluster change something in an hour."""
+NONCES_OF_ISSUER: Final = RateLimit(requests=30, per_seconds=3_600)
+"""Of one issuer: who may write it in one namespace makes it ask anew by each change."""
+QUOTES_OF_NAMESPACE: Final = RateLimit(requests=20, per_seconds=3_600)
+"""So many of one namespace are taken in an hour: who may write issuers there uses up a third of its cluster's."""
 QUOTES_TAKEN: Final = RateLimit(requests=60, per_seconds=3_600)
 """So many QuoteAttestations of one cluster are taken in an hour: each is kept with its evidence."""
 QUOTES_KIB: Final = RateLimit(requests=256 << 10, per_seconds=30 * 86_400)

@@ -46,6 +46,8 @@ async def issue(request: HSMNonceRequest, *, res: Res, who: ControllerDep) -> Sh
     )
 
     def work(tx: Tx) -> None:
+        of_issuer = f"hsm-nonces:{row.cluster_id}/{row.signer_uid}"
+        bounds.take(tx, of_issuer, bounds.NONCES_OF_ISSUER, "nonces of this issuer", res.settings, at)
         counted = f"hsm-nonces:{row.cluster_id}"
         bounds.take(tx, counted, bounds.NONCES_ISSUED, "nonces", res.settings, at)
         bounds.demand_room_for_nonce(tx, row.cluster_id, at)

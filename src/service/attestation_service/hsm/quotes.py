@@ -79,7 +79,8 @@ async def put(uid: QuoteUID, request: QuoteAttestationPut, *, res: Res, who: Con
         ChallengeExpired: Its nonce is.
         ChallengeUnknown: No such nonce was given out in this cluster.
         ChallengeUsed: The nonce is another QuoteAttestation's.
-        HSMDiffers: Another QuoteAttestation is known under this UID, or it names another policy than was asked for.
+        HSMDiffers: Another QuoteAttestation is known under this UID, or it names another purpose, issuer or policy than
+            was asked for.
         MalformedEvidence: Not an envelope.
         RateLimited: The cluster brings too many, or has them judged too often.
         RequestInvalid: It ends later than its nonce.
@@ -220,7 +221,11 @@ def _asked(
         raise ChallengeExpired("the nonce is over")
     if envelope.expires_at > nonce.expires_at:
         raise RequestInvalid("expiresAt: later than its nonce ends")
-    # 3. Under the name of the policy that it is judged by: whoever reads the object reads what was compared.
+    # 3. For that purpose and issuer. Otherwise whoever reads a nonce in an object takes it away from whom it was given
+    #    to, by one of their own that proves nothing.
+    if (envelope.purpose, envelope.signer_uid) != (nonce.purpose, nonce.signer_uid):
+        raise HSMDiffers("purpose or signerRef: the nonce was given out for another question")
+    # 4. Under the name of the policy that it is judged by: whoever reads the object reads what was compared.
     if questions.policy_said(spec) != nonce.policy_ref:
         raise HSMDiffers(f"policyRef: the nonce was given out for {nonce.policy_ref or 'no policy'}")
     return nonce
@@ -286,11 +291,11 @@ def _conclude(
     bounds.take(tx, _judged_key(who), bounds.QUOTES_JUDGED, "judgements", res.settings, at)
     if known is None:
         size_kib = len(request.model_dump_json()) // KIB + 1
-        for key, limit, units in (
-            ("hsm-quotes", bounds.QUOTES_TAKEN, 1),
-            ("hsm-evidence", bounds.QUOTES_KIB, size_kib),
+        for counted, limit, units in (
+            (f"hsm-quotes:{cluster_id}/{request.namespace}", bounds.QUOTES_OF_NAMESPACE, 1),
+            (f"hsm-quotes:{cluster_id}", bounds.QUOTES_TAKEN, 1),
+            (f"hsm-evidence:{cluster_id}", bounds.QUOTES_KIB, size_kib),
         ):
-            counted = f"{key}:{cluster_id}"
             bounds.take(tx, counted, limit, "QuoteAttestations", res.settings, at, units=units)
     case, result = judged
     asked = _asked(tx, envelope, request.spec, who, at, known=known)
