@@ -3,6 +3,7 @@
 # Algorithms for: ca-key, wrapped-key, certified-key
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -217,10 +218,12 @@ class CRLSpec(Part):
 class EvidenceSpec(Part):
     """How the hardware proves itself before a CA key is handed to it."""
 
-    type: EvidenceType = Field(description="Kind of evidence; `null` only where the controller allows it")
+    type: EvidenceType = Field(
+        description="Kind of evidence; no controller collects `null`, which proves nothing"
+    )
     collector: ListName | None = Field(
         default=None,
-        description="A name of the controller's list of programs or files, where the type needs one",
+        description="A name of the controller's list of programs, where the type needs one",
     )
 
 
@@ -294,28 +297,26 @@ class RotationSpec(Part):
 
 ALLOW_CA = "allowCA needs a pathLen of 1 or more"
 P256 = "ecdsa-p256 is for keys made in a TPM"
+OWN_KEYS = "rotation.key is for keys that are made here, and keyRef names one"
+PROVISIONED = "provisioning is for the mode Provisioned"
+SUBJECT = "the mode SelfSigned needs a subject"
+ROTATION = "rotation.key is for the mode SelfSigned"
+
+_ISSUER_RULES = (
+    ("(self.mode == 'Provisioned') == has(self.provisioning)", PROVISIONED),
+    ("self.mode != 'SelfSigned' || has(self.subject)", SUBJECT),
+    ("self.mode == 'SelfSigned' || self.rotation.key == 1", ROTATION),
+    ("!self.policy.allowCA || self.pathLen > 0", ALLOW_CA),
+    ("self.keyType != 'ecdsa-p256' || self.mode == 'SelfSigned'", P256),
+    ("self.hsmRef == oldSelf.hsmRef", "hsmRef cannot be changed"),
+    ("self.mode == oldSelf.mode", "mode cannot be changed"),
+)
 
 
 class IssuerSpec(Part):
     """Where the CA key is, how it comes there, and what it certifies."""
 
-    model_config = ConfigDict(
-        json_schema_extra=ruled(
-            (
-                "(self.mode == 'Provisioned') == has(self.provisioning)",
-                "provisioning is for the mode Provisioned",
-            ),
-            ("self.mode != 'SelfSigned' || has(self.subject)", "the mode SelfSigned needs a subject"),
-            (
-                "self.mode == 'SelfSigned' || self.rotation.key == 1",
-                "rotation.key is for the mode SelfSigned",
-            ),
-            ("!self.policy.allowCA || self.pathLen > 0", ALLOW_CA),
-            ("self.keyType != 'ecdsa-p256' || self.mode == 'SelfSigned'", P256),
-            ("self.hsmRef == oldSelf.hsmRef", "hsmRef cannot be changed"),
-            ("self.mode == oldSelf.mode", "mode cannot be changed"),
-        )
-    )
+    model_config = ConfigDict(json_schema_extra=ruled(*_ISSUER_RULES))
 
     hsm_ref: NamedRef = Field(description="The HardwareSecurityModule")
     mode: Literal["SelfSigned", "Provisioned"] = Field(
@@ -348,15 +349,15 @@ class IssuerSpec(Part):
     @model_validator(mode="after")
     def _of_mode(self) -> IssuerSpec:
         if (self.mode == "Provisioned") != (self.provisioning is not None):
-            raise ValueError("provisioning is for the mode Provisioned")
+            raise ValueError(PROVISIONED)
         if self.mode == "SelfSigned" and self.subject is None:
-            raise ValueError("the mode SelfSigned needs a subject")
+            raise ValueError(SUBJECT)
         if self.policy.allow_ca and self.path_len == 0:
             raise ValueError(ALLOW_CA)
         if self.key_type == "ecdsa-p256" and self.mode != "SelfSigned":
             raise ValueError(P256)
         if self.mode != "SelfSigned" and self.rotation.key != 1:
-            raise ValueError("rotation.key is for the mode SelfSigned")
+            raise ValueError(ROTATION)
         return self
 
 
@@ -366,6 +367,10 @@ class ClusterIssuerSpec(IssuerSpec):
     Not so an issuer's in a namespace: who may use a token may not use the keys of others on it.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra=ruled(*_ISSUER_RULES, ("!has(self.keyRef) || self.rotation.key == 1", OWN_KEYS))
+    )
+
     key_ref: KeyRef | None = Field(
         default=None, description="A key that is on the token already; one under the issuer's UID without"
     )
@@ -373,8 +378,29 @@ class ClusterIssuerSpec(IssuerSpec):
     @model_validator(mode="after")
     def _own_keys(self) -> ClusterIssuerSpec:
         if self.key_ref is not None and self.rotation.key != 1:
-            raise ValueError("rotation.key is for keys that are made here, and keyRef names one")
+            raise ValueError(OWN_KEYS)
         return self
+
+
+class Reason(StrEnum):
+    """Why an issuer is ready or not; those of mode Provisioned are said of its QuoteAttestation first."""
+
+    INITIALIZING = "Initializing"
+    CHECKED = "Checked"
+    PENDING = "Pending"
+    FAILED = "Failed"
+    AWAITING_KEY = "AwaitingKey"
+    KEY_UNAVAILABLE = "KeyUnavailable"
+    KEY_AMBIGUOUS = "KeyAmbiguous"
+    KEY_UNSUPPORTED = "KeyUnsupported"
+    EVIDENCE_UNAVAILABLE = "EvidenceUnavailable"
+    EVIDENCE_FAILED = "EvidenceFailed"
+    CERTIFICATE_MISMATCH = "CertificateMismatch"
+    BUNDLE_REJECTED = "BundleRejected"
+    UNWRAP_FAILED = "UnwrapFailed"
+    EXPIRED = "Expired"
+    CA_INVALID = "CAInvalid"
+    QUOTA_EXCEEDED = "QuotaExceeded"
 
 
 class QARef(Part):
@@ -436,10 +462,8 @@ class IssuerStatus(Kept):
     )
     conditions: Conditions = Field(
         default=(),
-        description="CAExpires: its CA certificate ends within 30 days. "
-        "Ready: it signs. Reasons: Initializing, Checked, Pending, Failed, AwaitingKey, KeyUnavailable, "
-        "KeyAmbiguous, KeyUnsupported, EvidenceUnavailable, EvidenceFailed, CertificateMismatch, BundleRejected, "
-        "UnwrapFailed, Expired, CAInvalid, QuotaExceeded",
+        description="CAExpires: its CA certificate ends within 30 days. KeyCurrent: the key that `rotation.key` names "
+        f"signs. Ready: it signs. Reasons: {', '.join(Reason)}",
         json_schema_extra=listed("type"),
     )
 

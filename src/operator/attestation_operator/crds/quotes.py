@@ -32,7 +32,8 @@ class QAEvidence(Part):
         tuple[Annotated[Bytes, Field(max_length=MAX_CERTIFICATE)], ...], Field(max_length=8)
     ] = Field(default=(), description="Of its key, DER, the leaf first")
     collateral_ref: NamedRef | None = Field(
-        default=None, description="A ConfigMap of the same namespace with what the vendor says"
+        default=None,
+        description="A ConfigMap of the same namespace with what the vendor says; not read here",
     )
 
 
@@ -99,7 +100,9 @@ class QuoteAttestationSpec(Part):
         description="SubjectPublicKeyInfo of the bound key, DER"
     )
     signer_ref: SignerRef = Field(description="The issuer that asks")
-    request_ref: RequestRef | None = Field(default=None, description="The request whose key is attested")
+    request_ref: RequestRef | None = Field(
+        default=None, description="The request whose key is attested; not read here"
+    )
     policy_ref: NamedRef | None = Field(
         default=None, description="The AttestationPolicy by which it is judged"
     )

@@ -34,7 +34,7 @@ from attestation_operator.actions import (
     SetStatus,
 )
 from attestation_operator.conditions import said, with_conditions
-from attestation_operator.crds.hsm import P256
+from attestation_operator.crds.hsm import P256, Reason
 from attestation_operator.errors import EvidenceUnavailable
 from attestation_operator.hsm import rotation
 from attestation_operator.hsm.authority import (
@@ -54,7 +54,6 @@ from attestation_operator.hsm.objects import (
     READY,
     Issuer,
     Module,
-    Reason,
     condition,
     hold,
     is_status,

@@ -62,27 +62,6 @@ def label_of(uid: str, number: int) -> str:
     return uid if number == 1 else f"{uid}-{number}"
 
 
-class Reason(StrEnum):
-    """Why an issuer is ready or not."""
-
-    INITIALIZING = "Initializing"
-    CHECKED = "Checked"
-    PENDING = "Pending"
-    FAILED = "Failed"
-    AWAITING_KEY = "AwaitingKey"
-    KEY_UNAVAILABLE = "KeyUnavailable"
-    KEY_AMBIGUOUS = "KeyAmbiguous"
-    KEY_UNSUPPORTED = "KeyUnsupported"
-    EVIDENCE_UNAVAILABLE = "EvidenceUnavailable"
-    CERTIFICATE_MISMATCH = "CertificateMismatch"
-    BUNDLE_REJECTED = "BundleRejected"
-    UNWRAP_FAILED = "UnwrapFailed"
-    EXPIRED = "Expired"
-    CA_INVALID = "CAInvalid"
-    EVIDENCE_FAILED = "EvidenceFailed"
-    QUOTA_EXCEEDED = "QuotaExceeded"
-
-
 def faults_of(error: ValidationError) -> str:
     """Return what is wrong with a spec, each with its member; no value of a stranger's."""
     found = error.errors(include_url=False, include_input=False)
