@@ -10,7 +10,6 @@ import secrets
 from typing import Any, Final
 
 from attestation.algorithms import CryptoPolicy
-from attestation.audit import AuditEvent
 from attestation.errors import RateLimited
 from attestation.store import ACMEAccount, RateLimit, Tx
 from attestation_service.acme import nonces
@@ -59,7 +58,7 @@ async def new_account(asked: Asked) -> Answer:
         tx.acme.add_account(made)
         bound = f", key {key_id}" if key_id else ""
         detail = f"account {made.account_id}, key thumbprint {made.thumbprint}{bound}"
-        _audit(tx, asked, action="acme_account_created", detail=detail, machine_id=made.machine_id)
+        tx.audit.append(asked.event("acme_account_created", detail, machine_id=made.machine_id), asked.at)
         return made
 
     made = await asked.res.store.write(work)
@@ -145,7 +144,7 @@ async def account(asked: Asked) -> Answer:
             tx.acme.set_contact(holder.account_id, contact)
         if status is not None and tx.acme.end_account(holder.account_id, "deactivated", asked.at):
             detail = f"account {holder.account_id}: deactivated by its holder"
-            _audit(tx, asked, action="acme_account_ended", detail=detail, machine_id=holder.machine_id)
+            tx.audit.append(asked.event("acme_account_ended", detail, machine_id=holder.machine_id), asked.at)
         now = tx.acme.account(holder.account_id)
         assert now is not None
         return now
@@ -193,7 +192,8 @@ async def key_change(asked: Asked) -> Answer:
         if not tx.acme.change_key(asked.holder, new.thumbprint, new.text):
             raise Refused("unauthorized", "the account was changed meanwhile")
         detail = f"account {asked.holder.account_id}: key thumbprint {new.thumbprint}"
-        _audit(tx, asked, action="acme_key_changed", detail=detail, machine_id=asked.holder.machine_id)
+        machine_id = asked.holder.machine_id
+        tx.audit.append(asked.event("acme_key_changed", detail, machine_id=machine_id), asked.at)
         now = tx.acme.account(asked.holder.account_id)
         assert now is not None
         return now
@@ -235,14 +235,3 @@ def _shown(asked: Asked, found: ACMEAccount, *, created: bool = False) -> Answer
     place = asked.url(f"accounts/{found.account_id}")
     body = {"status": found.status, "contact": json.loads(found.contact), "orders": f"{place}/orders"}
     return Answer(body=body, status=201 if created else 200, headers={"Location": place})
-
-
-def _audit(tx: Tx, asked: Asked, *, action: str, detail: str, machine_id: str | None) -> None:
-    event = AuditEvent(
-        operator_cn="acme",
-        action=action,
-        machine_id=machine_id,
-        detail=detail,
-        source_ip=asked.origin.address,
-    )
-    tx.audit.append(event, asked.at)

@@ -21,6 +21,7 @@ import structlog
 from fastapi import HTTPException, Request, Response
 
 from attestation.algorithms import CryptoPolicy
+from attestation.audit import AuditEvent
 from attestation.errors import AlgorithmForbidden, AttestationError, RateLimited
 from attestation.store import ACMEAccount, ACMEOrder, RateLimit, Tx
 from attestation_service.acme import nonces
@@ -35,6 +36,8 @@ log = structlog.get_logger("attestation_service.acme")
 
 JOSE: Final = "application/jose+json"
 BASE: Final = "/acme"
+WHO: Final = "acme"
+"""In place of an operator's name in the audit."""
 Keys = Literal["account", "jwk", "either"]
 """What a resource takes: a request of an account, one with the key in it, or both."""
 
@@ -89,6 +92,27 @@ class Asked:
         if seconds is not None:
             raise RateLimited(f"too many {what}", retry_after_seconds=seconds)
         tx.rate_limits.take(key, self.at, limit)
+
+    def event(
+        self,
+        action: str,
+        detail: str,
+        *,
+        machine_id: str | None,
+        prev: str | None = None,
+        new: str | None = None,
+        who: str = WHO,
+    ) -> AuditEvent:
+        """Return the audit entry of what came of the request."""
+        return AuditEvent(
+            operator_cn=who,
+            action=action,
+            machine_id=machine_id,
+            prev_state=prev,
+            new_state=new,
+            detail=detail,
+            source_ip=self.origin.address,
+        )
 
     def own_order(self, tx: Tx) -> ACMEOrder:
         """Return the order that the path names, which is the account's.

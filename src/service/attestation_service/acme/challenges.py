@@ -30,7 +30,7 @@ from attestation.store import ACMEOrder, Tx
 from attestation.tpm import parse_public
 from attestation.wire import b64url_decode
 from attestation_service.acme import http01
-from attestation_service.acme.asked import Answer, Asked
+from attestation_service.acme.asked import WHO, Answer, Asked
 from attestation_service.acme.jose import key_authorization
 from attestation_service.acme.orders import challenge_of
 from attestation_service.acme.problems import Refused
@@ -170,11 +170,6 @@ def _shown(asked: Asked, found: ACMEOrder) -> Answer:
     return Answer(body=challenge_of(asked, found), links=(up,))
 
 
-def _event(asked: Asked, found: ACMEOrder, detail: str, *, action: str, who: str = "acme") -> AuditEvent:
-    return AuditEvent(
-        operator_cn=who,
-        action=action,
-        machine_id=found.machine_id,
-        detail=f"{detail}, order {found.order_id}, account {found.account_id}",
-        source_ip=asked.origin.address,
-    )
+def _event(asked: Asked, found: ACMEOrder, detail: str, *, action: str, who: str = WHO) -> AuditEvent:
+    told = f"{detail}, order {found.order_id}, account {found.account_id}"
+    return asked.event(action, told, machine_id=found.machine_id, who=who)

@@ -13,7 +13,6 @@ from typing import Final
 import structlog
 
 from attestation.algorithms import CryptoPolicy, Use, demand
-from attestation.audit import AuditEvent
 from attestation.clock import rfc3339
 from attestation.errors import MachineChanged, MachineNotAdmitted, MalformedEvidence
 from attestation.machines import Machine, NodeEvent
@@ -213,14 +212,12 @@ def _record(
 ) -> None:
     told = certificates.told(issued, plan)
     tx.audit.append(
-        AuditEvent(
-            operator_cn="acme",
-            action="cert_issued",
+        asked.event(
+            "cert_issued",
+            f"{told}; ACME order {found.order_id}, account {found.account_id}",
             machine_id=machine.machine_id,
-            prev_state=machine.status,
-            new_state=machine.status,
-            detail=f"{told}; ACME order {found.order_id}, account {found.account_id}",
-            source_ip=asked.origin.address,
+            prev=machine.status,
+            new=machine.status,
         ),
         asked.at,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 from typing import Any, Final
 
-from attestation.audit import AuditEvent
 from attestation.endorsements.certificate import parse_certificate
 from attestation.errors import MalformedEvidence
 from attestation.store import Issuance, RevocationReason, Tx
@@ -92,14 +91,12 @@ async def revoke(asked: Asked) -> Answer:
             raise Refused("alreadyRevoked", "the certificate is revoked already")
         by = f"account {asked.account.account_id}" if asked.account else "its own key"
         tx.audit.append(
-            AuditEvent(
-                operator_cn="acme",
-                action="cert_revoked",
+            asked.event(
+                "cert_revoked",
+                f"serial {row.serial} of CA {row.issuer_id}, {row.profile}: {reason}: ACME, {by}",
                 machine_id=row.machine_id,
-                prev_state=row.state,
-                new_state="revoked",
-                detail=f"serial {row.serial} of CA {row.issuer_id}, {row.profile}: {reason}: ACME, {by}",
-                source_ip=asked.origin.address,
+                prev=row.state,
+                new="revoked",
             ),
             asked.at,
         )
