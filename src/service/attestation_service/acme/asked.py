@@ -22,7 +22,7 @@ from fastapi import HTTPException, Request, Response
 
 from attestation.algorithms import CryptoPolicy
 from attestation.audit import AuditEvent
-from attestation.errors import AlgorithmForbidden, AttestationError, RateLimited
+from attestation.errors import AlgorithmForbidden, AttestationError
 from attestation.store import ACMEAccount, ACMEOrder, RateLimit, Tx
 from attestation_service.acme import nonces
 from attestation_service.acme.jose import AccountKey, Signed, parse_key, parse_signed
@@ -87,11 +87,9 @@ class Asked:
         """
         if not self.res.settings.rate_limits:
             return
-        key = f"acme-{what}:{of}"
-        seconds = tx.rate_limits.check(key, self.at, limit)
-        if seconds is not None:
-            raise RateLimited(f"too many {what}", retry_after_seconds=seconds)
-        tx.rate_limits.take(key, self.at, limit)
+        counted = (limits.Counted(f"acme-{what}:{of}", limit, what),)
+        limits.check(tx, counted, self.at)
+        limits.take(tx, counted, self.at)
 
     def event(
         self,

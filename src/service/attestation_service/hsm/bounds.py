@@ -10,6 +10,7 @@ from typing import Final
 
 from attestation.errors import RateLimited
 from attestation.store import RateLimit, Tx
+from attestation_service.border import limits
 from attestation_service.settings import Settings
 
 KEYS: Final = 256
@@ -92,9 +93,7 @@ def demand(tx: Tx, key: str, limit: RateLimit, what: str, settings: Settings, at
     """
     if not settings.rate_limits:
         return
-    seconds = tx.rate_limits.check(key, at, limit)
-    if seconds is not None:
-        raise RateLimited(f"too many {what} of this cluster", retry_after_seconds=seconds)
+    limits.check(tx, (limits.Counted(key, limit, f"{what} of this cluster"),), at)
 
 
 def take(
