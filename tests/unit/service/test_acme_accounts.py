@@ -474,6 +474,25 @@ async def test_strangers_cannot_fill_the_database(service: Service, monkeypatch:
     assert int(told.value.body["status"]) == 429
 
 
+@pytest.mark.threat("T311")
+async def test_one_stranger_leaves_room_for_others(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one network so many accounts a day; those that it has are found as before, and a key of an operator helps."""
+    monkeypatch.setattr(accounts, "UNBOUND", RateLimit(requests=1, per_seconds=86_400))
+    service = await start(**SETTINGS | {"rate_limits": True})
+    client = await client_of(service)
+    stranger = Client(service.http, URL)
+    await stranger.begin()
+    with pytest.raises(Problem) as told:
+        await stranger.register()
+    assert told.value.kind == "rateLimited"
+    assert (await client.register()).status_code == 200
+    made = await made_key(service, note="for the stranger")
+    secret = base64.urlsafe_b64decode(made["hmac_key"] + "==")
+    new = stranger.directory["newAccount"]
+    given = external_binding(stranger.key, new, made["key_id"], secret)
+    assert (await stranger.register(externalAccountBinding=given)).status_code == 201
+
+
 async def test_a_service_key_that_only_signs_has_no_acme(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from attestation_service.acme import nonces
 from attestation_service.acme.asked import Answer, Asked
 from attestation_service.acme.jose import is_mac, parse_inner, parse_key
 from attestation_service.acme.problems import Refused
+from attestation_service.border.networks import network_of, site_of
 from attestation_service.resources import Resources
 
 MAX_CONTACTS: Final = 4
@@ -23,6 +24,8 @@ MAX_CONTACT_CHARACTERS: Final = 254
 MOST_UNBOUND: Final = 1_000
 """So many accounts may be made by whoever comes (`ITL_ACME=open`). More need keys of operators."""
 FULL_SECONDS: Final = 3600
+UNBOUND: Final = RateLimit(requests=100, per_seconds=86_400)
+"""Of them so many from one network, or all of a site of IPv6: one stranger leaves room for others."""
 KEY_CHANGES: Final = RateLimit(requests=10, per_seconds=86_400)
 """Of one account: each stands in the audit for ever."""
 _PURPOSE: Final = b"itl-acme-external-account/v1"
@@ -85,6 +88,9 @@ def _make(tx: Tx, asked: Asked, contact: str, key_id: str | None) -> ACMEAccount
             f"there are {MOST_UNBOUND} accounts without a key of an operator",
             retry_after_seconds=FULL_SECONDS,
         )
+    else:
+        place = site_of(asked.origin.address) or network_of(asked.origin.address)
+        asked.count(tx, "accounts", place, UNBOUND)
     return ACMEAccount(
         account_id=account_id,
         thumbprint=asked.key.thumbprint,
