@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
+from attestation.hsm import OAEP_HASHES
 from attestation_cli.ca_screen import FILE, YES, emit_issuers, write_file
 from attestation_cli.options import EXISTING_FILE, new_proposal_option, printing
 from attestation_cli.session import Session, checked
@@ -16,7 +17,6 @@ from attestation_cli.session import Session, checked
 if TYPE_CHECKING:
     from attestation.api import CADetail
 
-WRAPPED: Final = "ITL WRAPPED KEY"
 PURPOSE = click.option(
     "--purpose",
     type=click.Choice(["machine", "operator"]),
@@ -26,7 +26,7 @@ PURPOSE = click.option(
 )
 HASH = click.option(
     "--oaep-hash",
-    type=click.Choice(["sha256", "sha1"]),
+    type=click.Choice(OAEP_HASHES),
     default="sha256",
     show_default=True,
     help="Of RSA-OAEP; sha1 where the service's token knows no other (SoftHSM).",
@@ -88,7 +88,7 @@ def wrap(session: Session, key: Path, under: Path, sha256: str | None, oaep_hash
     )
 
     from attestation.errors import KeyUnusable, RequestInvalid
-    from attestation.keys.wrapping import wrap_key
+    from attestation.keys.wrapping import PEM_LABEL, wrap_key
     from attestation.wire import pem
 
     try:
@@ -110,7 +110,7 @@ def wrap(session: Session, key: Path, under: Path, sha256: str | None, oaep_hash
     except (ValueError, TypeError) as e:
         raise KeyUnusable(f"{key} holds no private key in PEM, or has another passphrase") from e
     blob = wrap_key(private, kek, oaep_hash="sha1" if oaep_hash == "sha1" else "sha256")  # type: ignore[arg-type]  # judged there
-    write_file(session, file, pem(WRAPPED, blob).encode("ascii"), f"the key, wrapped under SHA-256 {found}")
+    write_file(session, file, pem(PEM_LABEL, blob).encode("ascii"), f"the key, wrapped under SHA-256 {found}")
 
 
 @click.command("import")
@@ -145,12 +145,13 @@ def import_(
 
     from attestation.api import CAKeyImport, PendingApproval
     from attestation.errors import MalformedEvidence, RequestInvalid
+    from attestation.keys.wrapping import PEM_LABEL
     from attestation.wire import b64encode, pem_block
     from attestation_cli.ca_backup import fingerprint
 
     text = chain.read_text("utf-8", errors="replace")
     try:
-        blob = pem_block(wrapped.read_bytes(), str(wrapped), WRAPPED)
+        blob = pem_block(wrapped.read_bytes(), str(wrapped), PEM_LABEL)
         certificates = x509.load_pem_x509_certificates(text.encode())
     except MalformedEvidence as e:
         raise RequestInvalid(f"{wrapped} is nothing that `attestation ca wrap` wrote") from e

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from attestation.talos.versions import Generation
 
 FILE = click.argument("file", type=EXISTING_FILE)
-MAX_BYTES = 1 << 20
 
 
 def _generation(_ctx: click.Context, _param: click.Parameter, value: str) -> Generation:
@@ -166,6 +165,8 @@ def _read(path: Path) -> bytes:
     Raises:
         RequestInvalid: It cannot be read, or is larger than any configuration.
     """
+    from attestation.talos.documents import MAX_BYTES
+
     try:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)

@@ -52,13 +52,7 @@ from attestation_operator.hsm.objects import (
     let_go,
 )
 from attestation_operator.nodes.objects import decoded
-from attestation_operator.objects import (
-    CERTIFICATE_REQUEST,
-    SECRET,
-    Raw,
-    Target,
-    clipped,
-)
+from attestation_operator.objects import CERTIFICATE_REQUEST, SECRET, Raw, Target, clipped
 
 ISSUING: Final = "Issuing"
 LEAF_TYPE: Final = "attestation.itl.io/hsm-certificate"

@@ -10,6 +10,7 @@ from pydantic import Field, IPvAnyNetwork
 
 from attestation.api.base import Base64, Reason, Wire
 from attestation.api.operator import Cursor
+from attestation.hsm import OAEPHash
 from attestation.pki.parent import MAX_PATH_LENGTH
 
 __all__ = [
@@ -168,7 +169,7 @@ class CAKeyImport(Wire):
     wrapped_key: Annotated[str, Field(max_length=22_000)] = Field(
         description="Base64: RSA-OAEP of an AES-256 key, then AES-KWP of the PKCS#8 key"
     )
-    oaep_hash: Literal["sha256", "sha1"] = Field(
+    oaep_hash: OAEPHash = Field(
         default="sha256", description="As it was wrapped; sha1 where the token knows no other"
     )
     chain_pem: Annotated[str, Field(max_length=262_144)] = Field(

@@ -30,6 +30,8 @@ AES_KEY_BYTES: Final = 32
 KEK_BITS: Final = 3072
 """The least, and what `create_kek` makes."""
 MAX_WRAPPED_BYTES: Final = 16_384
+PEM_LABEL: Final = "ITL WRAPPED KEY"
+"""Of a wrapped key in PEM, as operators keep it in a file and others are shown it."""
 REFUSED: Final = "the wrapped key was refused: damaged, made for another key, or not the key it should be"
 """Of any fault of a wrapped key, wherever it is opened: who may send them would learn from a difference."""
 

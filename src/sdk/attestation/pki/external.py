@@ -75,7 +75,7 @@ def read_ca(certificate: bytes, *, at: datetime) -> IssuingCA:
 
     Raises:
         CAInvalid: No certificate of a CA whose key may sign certificates and lists, not valid at *at*, without
-            SubjectKeyIdentifier, or with a key of another kind than P-384, RSA-4096 and ML-DSA-87.
+            SubjectKeyIdentifier, or with a key of another kind than those of `content.Algorithm`.
     """
     found, key, kind, subject = _demanded(certificate, at)
     algorithm = next((one for one in _ALGORITHMS if one == kind), None)

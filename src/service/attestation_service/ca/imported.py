@@ -34,7 +34,7 @@ from attestation.errors import (
 )
 from attestation.keys.importing import drop_key, import_kek, import_key
 from attestation.keys.open import CAPublicKey, OpenKey, algorithm_of
-from attestation.keys.wrapping import MAX_WRAPPED_BYTES
+from attestation.keys.wrapping import MAX_WRAPPED_BYTES, PEM_LABEL
 from attestation.machines.dual_control import of_ca_import
 from attestation.pki.names import purpose_of
 from attestation.pki.parent import check_imported, ends
@@ -48,8 +48,6 @@ from attestation_service.ca.parents import read_chain
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
 
-WRAPPED: Final = "ITL WRAPPED KEY"
-"""Label of a wrapped key in PEM, as operators keep it in a file and others are shown it."""
 _MOMENT: Final = timedelta(seconds=1)
 
 
@@ -130,7 +128,7 @@ async def import_ca_key(request: CAKeyImport, *, res: Res, operator: VoterDep) -
         wrapped_sha256=hashlib.sha256(blob).hexdigest(),
         oaep_hash=request.oaep_hash,
     )
-    document = pem(WRAPPED, blob) + "".join(pem("CERTIFICATE", der) for der in chain)
+    document = pem(PEM_LABEL, blob) + "".join(pem("CERTIFICATE", der) for der in chain)
 
     def work(tx: Tx) -> PendingApproval | None:
         now = _demand_room(tx, request, algorithm, spki_sha256, res, at)
