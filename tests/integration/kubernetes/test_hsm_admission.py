@@ -102,3 +102,7 @@ def test_a_ca_key_is_asked_for_by_the_controller_alone(guarded: dict[str, httpx.
     assert "only the controller of HSM issuers asks for a CA key" in refused.text
     other = raw(kind, "theirs", purpose="CsrAttestation", wrap=None, secretRef=None)
     assert guarded[PERSON].post(at(kind), json=other).status_code == 201
+    # The name of what an issuer asks next, taken before it asks.
+    refused = guarded[PERSON].post(at(kind), json=other | {"metadata": {"name": "ca-0b5e8c1e-2"}})
+    assert refused.status_code == 403
+    assert "such a name is that of a question of an HSM issuer" in refused.text

@@ -19,7 +19,7 @@ from attestation.errors import AttestationError, RequestRefused, Unavailable
 from attestation.hsm import RequestKind
 from attestation.pki.leaf import LeafContent, make_leaf
 from attestation.wire import b64decode, b64encode
-from attestation_operator.errors import IssuerBusy, NotRecorded
+from attestation_operator.errors import AnswerInvalid, IssuerBusy, NotRecorded
 from attestation_operator.hsm.answers import checked_again, checked_reserved, serial_of_answer
 from attestation_operator.hsm.authority import Authority
 from attestation_operator.hsm.service import HSMService
@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 MAX_WAITING: Final = 2_000
 """Requests that wait for one CA; more are told that nothing was decided."""
+REMEMBERED: Final = 50_000
+"""Serial numbers of which it is known whose they are, the newest: a process that begins anew knows none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ class Issuance:
         self._on_thread = on_thread
         self._waiting: dict[str, deque[_Waiting]] = {}
         self._busy: dict[str, asyncio.Task[None]] = {}
+        self._owners: dict[int, str] = {}
 
     async def issue(self, authority: Authority, order: Order) -> bytes:
         """Return the certificate for *order*, DER; the same each time.
@@ -159,6 +162,8 @@ class Issuance:
         # 1. Durable serial numbers; or what was issued for the same request before.
         reserved = await self._service.reserve(issuer_id, [each.said for each in batch])
         by_uid = checked_reserved(reserved, [each.order.uid for each in batch])
+        for uid, each_reserved in by_uid.items():
+            self._demand_own(serial_of_answer(each_reserved.serial), uid)
         # 2. Rehearsed, linted, signed once each: in one turn of the thread.
         results: list[bytes | AttestationError] = await self._on_thread(
             lambda: [_certificate(each.authority, each.order, by_uid.get(each.order.uid)) for each in batch]
@@ -174,6 +179,17 @@ class Issuance:
             if missing := {each.request_uid for each in fresh} - recorded:
                 raise NotRecorded(f"{len(missing)} certificates were not written down")
         return results
+
+    def _demand_own(self, serial: int, uid: str) -> None:
+        """Check that no other request has this serial number: of two certificates both would end with one.
+
+        Raises:
+            AnswerInvalid: One has.
+        """
+        if self._owners.setdefault(serial, uid) != uid:
+            raise AnswerInvalid("a serial number that another request has")
+        if len(self._owners) > REMEMBERED:
+            del self._owners[next(iter(self._owners))]
 
 
 def _certificate(

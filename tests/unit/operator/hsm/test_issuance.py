@@ -116,6 +116,37 @@ def test_a_certificate_that_the_log_does_not_confirm_is_given_to_nobody() -> Non
     assert caught.value.code == "not-recorded"
 
 
+@pytest.mark.threat("T294")
+def test_one_serial_number_is_of_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service in other hands gives a second request the number of the first: nothing is signed for it."""
+
+    class Twice(Log):
+        async def reserve(self, issuer_id: str, requests: Any) -> Any:
+            """Give all of them one number."""
+            for each in requests:
+                self.reserved[each.request_uid] = f"01{issuer_id:0>38}", each
+            return await super().reserve(issuer_id, requests)
+
+    monkeypatch.setattr("attestation_operator.hsm.issuance.REMEMBERED", 1)
+    log = Twice()
+    log.issuers["ab"] = None  # type: ignore[assignment]  # only its being there counts
+    issuance = Issuance(log, Thread())
+
+    async def one_after_the_other() -> None:
+        of = replace(authority(), issuer_id="ab")
+        first = await issuance.issue(of, order("u-1"))
+        assert await issuance.issue(of, order("u-1")) == first
+        with pytest.raises(AttestationError) as caught:
+            await issuance.issue(of, order("u-2"))
+        assert caught.value.code == "answer-invalid"
+        # Only so many are remembered.
+        log.issuers["cd"] = None  # type: ignore[assignment]  # likewise
+        await issuance.issue(replace(authority(), issuer_id="cd"), order("u-3"))
+        await issuance.issue(of, order("u-2"))
+
+    asyncio.run(one_after_the_other())
+
+
 def test_one_that_the_service_refuses_takes_no_other_with_it() -> None:
     """A batch that is refused is asked for one by one."""
 
