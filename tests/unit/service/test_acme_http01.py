@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -218,15 +221,30 @@ async def test_an_order_outlives_the_crowd(
     assert (await there.client.post(challenge["url"])).json()["status"] == "pending"
 
 
+@pytest.mark.threat("T312")
+async def test_a_resolver_that_hangs_holds_up_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads of the loop are for all the service does: none waits for a resolver."""
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60) and [])
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    looking = asyncio.create_task(http01.resolve("app-1.example", 80))
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(30):
+            await asyncio.to_thread(lambda: None)
+    finally:
+        over.set()
+    assert await looking == []
+
+
 async def test_a_name_without_an_address(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     """The resolver's own word."""
 
-    async def nothing(*_: Any, **__: Any) -> list[Any]:
+    def nothing(*_: Any, **__: Any) -> list[Any]:
         raise OSError
 
     there = await world(start, 80)
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(loop, "getaddrinfo", nothing, raising=False)
+    monkeypatch.setattr(socket, "getaddrinfo", nothing)
     found = await there.answered()
     assert found["error"]["type"].endswith(":dns")
 

@@ -11,6 +11,8 @@ import asyncio
 import hmac
 import ipaddress
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -29,6 +31,8 @@ MOST_ADDRESSES: Final = 4
 AT_ONCE: Final = 8
 """So many are looked at side by side: each may take its whole time."""
 _TURNS: Final = asyncio.Semaphore(AT_ONCE)
+_RESOLVERS: Final = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="http-01")
+"""A resolver that hangs holds its thread for as long as it likes: none that other work of the service needs."""
 
 
 class _NotThere(Exception):
@@ -67,8 +71,9 @@ async def look(hostname: str, token: str, expected: str, settings: Settings) -> 
 
 async def resolve(hostname: str, port: int) -> list[str]:
     """Return the addresses of a host name."""
+    look_up = partial(socket.getaddrinfo, hostname, port, type=socket.SOCK_STREAM)
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(hostname, port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(_RESOLVERS, look_up)
     except OSError:
         raise _NotThere("dns", "the host name leads to no address") from None
     return [str(each[4][0]) for each in found]
