@@ -44,6 +44,8 @@ WATCH_SECONDS: Final = 300
 SILENCE_SECONDS: Final = 150.0
 MAX_CONNECTIONS: Final = 8
 """Requests on their way at the same time: the rest waits here. Each looks at all connections before it takes one."""
+MAX_NAME_CHARACTERS: Final = 4_096
+"""Longer names fit into no address; those of CSRs may be longer than those of other objects (253)."""
 _PASSING: Final = frozenset({401, 408, 429})
 """Statuses below 500 that say nothing about the request: a token was changed, too much is asked at the moment."""
 _NO_OBJECT: Final = (KeyError, TypeError, AttributeError, RecursionError)
@@ -392,6 +394,8 @@ def _may_be(key: Key) -> bool:
 
     The rule is the API server's own, for names of any kind.
     """
+    if len(key.name) > MAX_NAME_CHARACTERS:
+        return False
     return key.name not in (".", "..") and not {"/", "%"} & set(key.name)
 
 

@@ -195,13 +195,16 @@ class WorkQueue:
 
 
 def _characters(seen: Raw) -> int:
-    """Return what counts of an object: the texts of its spec, which a stranger may have chosen; all else is small."""
-    return 4096 + _texts(seen.get("spec"))
+    """Return what counts of an object: its texts, and some for what it is made of.
+
+    A stranger may choose all of them: owners and annotations of a request may be as long as its spec.
+    """
+    return 4096 + _texts(seen)
 
 
 def _texts(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
-        return sum(map(_texts, value.values()))
+        return sum(len(name) + _texts(each) for name, each in value.items())
     return sum(map(_texts, value)) if isinstance(value, list) else 0

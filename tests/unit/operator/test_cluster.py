@@ -161,7 +161,9 @@ def test_that_an_object_is_there_is_told_from_other_conflicts(reason: str | None
     assert type(found) is error
 
 
-@pytest.mark.parametrize("name", ["a/b", "../nodes", "..", ".", "%2e%2e", "node-1/proxy"])
+@pytest.mark.parametrize(
+    "name", ["a/b", "../nodes", "..", ".", "%2e%2e", "node-1/proxy", "n" * 65_536], ids=lambda name: name[:16]
+)
 def test_under_a_name_that_no_object_has_nothing_is_read(name: str) -> None:
     """A stranger's run may name it: asked for it, the API server takes it for a path, and refuses for ever."""
 

@@ -250,14 +250,16 @@ def test_what_a_stranger_sent_is_not_kept_without_end(monkeypatch: pytest.Monkey
 
 
 def test_what_counts_is_what_somebody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever it stands in the spec: of a run it is a policy with lists, of a request one text."""
+    """Wherever it stands: of a run it is a policy with lists, of a request one text, or whom it names as owners."""
     monkeypatch.setattr(work, "MAX_SEEN_CHARACTERS", 10_000)
-    for spec, kept in (
-        ({"policy": {"tpm": ["x" * 3000, "x" * 3000]}}, False),
-        ({"n": 1, "policy": {}}, True),
+    for raw, kept in (
+        ({"spec": {"policy": {"tpm": ["x" * 3000, "x" * 3000]}}}, False),
+        ({"metadata": {"ownerReferences": [{"name": "x" * 3000}] * 2}}, False),
+        ({"metadata": {"annotations": {"x" * 6000: ""}}}, False),
+        ({"metadata": {"name": "a"}, "spec": {"n": 1, "policy": {}}}, True),
     ):
         world = World()
-        world.queue.add(key("a"), {"metadata": {"name": "a"}, "spec": spec})
+        world.queue.add(key("a"), raw)
         assert (world.queue._waiting[None][key("a")] is not None) is kept
 
 

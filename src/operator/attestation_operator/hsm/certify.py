@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation.errors import AttestationError, HSMDiffers
 from attestation.hsm import RequestKind
-from attestation.pki.leaf import LeafAsked, judge_leaf
+from attestation.pki.leaf import LeafAsked, demand_permitted, judge_leaf
 from attestation_operator.errors import IssuerNotOpen
 from attestation_operator.hsm.authority import Authority, pem_of
 from attestation_operator.hsm.issuance import Issuance, Order
@@ -46,6 +46,8 @@ async def certified(
         return IssuerNotOpen("this replica has not opened the issuer's key yet")
     try:
         content = judge_leaf(asked(), authority.policy, ca=authority.ca, at=at)
+        # Before a serial number is taken: one that is never finished stands on each list until its time is over.
+        demand_permitted(content, ca=authority.ca, above=authority.chain)
         order = Order(
             uid=target.uid,
             kind=kind,

@@ -155,13 +155,16 @@ class Modules:
         return None if spec is None else seconds_of(spec.health_check.interval)
 
     async def _wake_issuers(self, key: Key) -> None:
-        for each, raw in list(self._standing.issuers.items()):
-            if hsm_of(raw.get("spec") or {}) == key:
-                try:
-                    await self._wake(each, None)
-                except AttestationError as e:
-                    # It is looked at again by itself.
-                    self._around.log.warning("issuer.not_woken", name=str(each), code=e.code, reason=str(e))
+        """Have all issuers of a token looked at, side by side: one that waits for evidence delays no other."""
+        found = [each for each, raw in self._standing.issuers.items() if hsm_of(raw.get("spec") or {}) == key]
+        await asyncio.gather(*map(self._woken, found))
+
+    async def _woken(self, issuer: Key) -> None:
+        try:
+            await self._wake(issuer, None)
+        except AttestationError as e:
+            # It is looked at again by itself.
+            self._around.log.warning("issuer.not_woken", name=str(issuer), code=e.code, reason=str(e))
 
     def _found(self, spec: HardwareSecurityModuleSpec) -> modules.Found:
         try:

@@ -37,6 +37,9 @@ MAX_ANSWER_BYTES: Final = 2 << 20
 """Of what a program may say: a megabyte of evidence in base64, and its certificates."""
 END_SECONDS: Final = 5.0
 """Longest wait for the output of a program that was killed."""
+AT_ONCE: Final = 8
+"""So many programs run at a time: each may take its whole time, and who waits for one does nothing else."""
+TURN_SECONDS: Final = 5.0
 _FORMAT_CHARACTERS: Final = 64
 _OF_THE_MACHINE: Final = frozenset({"tdx", "sev-snp"})
 """What the machine itself makes, by the kernel's interface; of another by a listed program."""
@@ -80,6 +83,7 @@ class Collectors:
         self._on_thread = on_thread
         self._tee = tee or TEE()
         self._seconds = seconds
+        self._turns = asyncio.Semaphore(AT_ONCE)
 
     def demand(self, asked: EvidenceSpec) -> None:
         """Check that there is something that would make this evidence; nothing is made.
@@ -109,7 +113,16 @@ class Collectors:
         if asked.collector is None and asked.type in _OF_THE_MACHINE:
             shown: Collected = await self._on_thread(lambda: self._shown(asked.type, report_data))
             return shown
-        return await self._run(self._program(asked), report_data)
+        program = self._program(asked)
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise EvidenceUnavailable(f"{AT_ONCE} programs that make evidence are running") from None
+        try:
+            return await self._run(program, report_data)
+        finally:
+            self._turns.release()
 
     def _program(self, asked: EvidenceSpec) -> Path:
         if asked.collector is None:

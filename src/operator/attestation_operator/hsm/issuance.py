@@ -138,8 +138,8 @@ class Issuance:
         try:
             results = await self._issued(batch)
         except Exception as e:  # noqa: BLE001 -- the border of a batch: each who waits is told, and the next one goes on
-            # One that the service refuses must not take the others with it.
-            if len(batch) > 1 and isinstance(e, AttestationError) and not isinstance(e, Unavailable):
+            # One that the service refuses, or that is a fault of ours, must not take the others with it.
+            if len(batch) > 1 and not isinstance(e, Unavailable):
                 for each in batch:
                     await self._batch([each])
                 return

@@ -77,9 +77,11 @@ class Leaves:
             return await self._one(key)
         raw = seen if seen is not None else await self._around.cluster.read(key)
         for ref in () if raw is None else raw["metadata"].get("ownerReferences") or ():
-            if (ref.get("apiVersion"), ref.get("kind")) == (
+            # An object has one controller; of other owners its maker may name thousands.
+            if (ref.get("apiVersion"), ref.get("kind"), ref.get("controller")) == (
                 HSM_CERTIFICATE.api_version,
                 HSM_CERTIFICATE.kind,
+                True,
             ):
                 await self._one(Key(kind=HSM_CERTIFICATE, name=str(ref["name"]), namespace=key.namespace))
         return None

@@ -354,6 +354,21 @@ def _constraints(value: bytes) -> tuple[bool, int | None]:
     return bool(members) and value[members[0].start : members[0].stop] != b"\0", number
 
 
+def demand_permitted(content: LeafContent, *, ca: IssuingCA, above: Sequence[bytes]) -> None:
+    """Check that the certificates above *content* permit its names: what they would refuse is not signed.
+
+    Args:
+        content: Of `judge_leaf`.
+        ca: Who is to certify it.
+        above: Certificates that stand above that of *ca*, DER, as far as they are known.
+
+    Raises:
+        RequestRefused: The CA's certificate, or one above it, does not permit a name (RFC 5280, 4.2.1.10).
+    """
+    if (why := outside(certificate_content(content, serial=0, ca=ca), (ca.certificate, *above))) is not None:
+        raise RequestRefused(Refusal.NAME_FORBIDDEN, why)
+
+
 def make_leaf(
     content: LeafContent,
     *,
@@ -380,16 +395,14 @@ def make_leaf(
         ca_url: Where its certificate is, DER.
 
     Raises:
-        RequestRefused: The CA's certificate, or one above it, does not permit a name (RFC 5280, 4.2.1.10).
+        RequestRefused: As of `demand_permitted`.
         CertificateNotConformant: A rule of the linter does not hold; the CA's key signed nothing.
         SignatureInvalid: What came from *key* is no signature of the CA's key.
     """
     said = certificate_content(
         content, serial=serial, ca=ca, crl_url=crl_url, ocsp_url=ocsp_url, ca_url=ca_url
     )
-    # Who relies on it compares its names with what stands above it: what they would refuse is not signed.
-    if (why := outside(said, (ca.certificate, *above))) is not None:
-        raise RequestRefused(Refusal.NAME_FORBIDDEN, why)
+    demand_permitted(content, ca=ca, above=above)
     return sign_content(said, ca=ca, key=key)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from attestation.errors import AttestationError, HSMDiffers, RequestRefused
 from attestation.pki.leaf import LeafAsked, make_leaf
@@ -17,6 +19,7 @@ from attestation_operator.hsm.issuance import Order
 from attestation_operator.hsm.requests import Issued
 from attestation_operator.objects import CSR, Target
 from tests.unit.operator.hsm.world import AT, authority, csr
+from tests.unit.pki.certificate_kit import rebuild, with_extension
 
 TARGET = Target(kind=CSR, name="csr-1", uid="u-csr", resource_version="9")
 
@@ -69,6 +72,17 @@ def test_the_order_says_whose_request_it_is() -> None:
         None,
         "somebody",
     )
+
+
+def test_what_a_certificate_above_does_not_permit_takes_no_serial_number() -> None:
+    """One that is never finished stays on the lists; ten thousand of them, and the CA signs nothing any more."""
+    issuing, ca = Issuing(), authority()
+    limits = x509.NameConstraints([x509.DNSName("example.com")], None).public_bytes()
+    above = rebuild(ca.ca.certificate, extensions=with_extension("2.5.29.30", limits, b"\x01\x01\xff"))
+    refused = ask(issuing, replace(ca, chain=(above,)))
+    assert isinstance(refused, RequestRefused)
+    assert refused.reason == "name-forbidden"
+    assert issuing.orders == []
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from attestation.errors import MalformedEvidence, TEEDeviceError
 from attestation_operator.crds.hsm import EvidenceSpec
 from attestation_operator.errors import EvidenceUnavailable
+from attestation_operator.hsm import evidence
 from attestation_operator.hsm.evidence import Collected, Collectors, parse_answer
 
 DATA = bytes(range(64))
@@ -92,6 +93,24 @@ def test_a_program_that_hangs_ends_with_all_that_it_started(tmp_path: Path) -> N
     ):
         assert time.monotonic() < end, "a child of the program lives on"
         time.sleep(0.05)
+
+
+def test_programs_that_hang_hold_up_so_many_issuers_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who gets no turn is told, and no program is run for it; each gives its turn back, whatever became of it."""
+    monkeypatch.setattr(evidence, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(evidence, "AT_ONCE", 0)
+    there = program(tmp_path, f"touch {tmp_path}/ran; exit 3")
+    with pytest.raises(EvidenceUnavailable, match="are running"):
+        collected(collectors(enclave=there))
+    assert not (tmp_path / "ran").exists()
+    monkeypatch.setattr(evidence, "TURN_SECONDS", 30.0)
+    monkeypatch.setattr(evidence, "AT_ONCE", 1)
+    found = collectors(enclave=there)
+    for _ in range(2):
+        with pytest.raises(EvidenceUnavailable, match="ended with 3"):
+            collected(found)
 
 
 def test_a_program_that_does_not_start(tmp_path: Path) -> None:

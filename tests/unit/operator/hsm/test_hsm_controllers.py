@@ -11,13 +11,15 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 
+from attestation.errors import SignerUnavailable
 from attestation.wire import b64decode
 from attestation_operator.errors import ServiceAway
-from attestation_operator.hsm.controllers import Issuers, Standing
+from attestation_operator.hsm.controllers import Issuers, Modules, Standing
 from attestation_operator.hsm.gauges import Gauges
-from attestation_operator.objects import HSM, HSM_ISSUER, Key
+from attestation_operator.hsm.leaf_controller import Leaves
+from attestation_operator.objects import CERTIFICATE_REQUEST, HSM, HSM_CERTIFICATE, HSM_ISSUER, Key, Raw
 from tests.unit.operator.hsm.test_issuance import Thread, there
-from tests.unit.operator.hsm.world import UID, authority, known
+from tests.unit.operator.hsm.world import UID, authority, issuer_raw, known, ready
 
 
 def issuers(log: Any, standing: Standing) -> Issuers:
@@ -94,3 +96,58 @@ def test_a_monitor_is_told_of_tokens_and_issuers_and_forgets_those_that_are_gone
         gauges.gone(token)
         gauges.gone(issuer)
     assert b"{" not in generate_latest(registry)
+
+
+def test_one_issuer_that_takes_long_keeps_no_other_of_its_token_waiting() -> None:
+    """They are woken side by side: the first may wait a minute for evidence."""
+    standing, second = Standing(), asyncio.Event()
+    names = [Key(kind=HSM_ISSUER, name=name, namespace="default") for name in ("slow", "other")]
+    standing.issuers = {name: issuer_raw() for name in names}
+
+    async def wake(key: Key, _: Raw | None) -> None:
+        if key.name == "other":
+            second.set()
+        await second.wait()
+
+    async def applied(_: Any) -> None:
+        pass
+
+    def away(_: Any) -> Any:
+        raise SignerUnavailable("away")
+
+    around: Any = SimpleNamespace(
+        clock=SimpleNamespace(now=lambda: datetime.now(UTC)), executor=SimpleNamespace(apply=applied)
+    )
+    tokens: Any = SimpleNamespace(facts=away)
+    looks: Any = Modules(around, tokens, standing, Thread(), wake, Gauges(CollectorRegistry()))  # type: ignore[arg-type]  # of one turn
+    key = Key(kind=HSM, name="softhsm")
+
+    async def go() -> None:
+        for status in ("True", "False"):
+            metadata = {"name": "softhsm", "uid": "u-hsm", "resourceVersion": "3", "generation": 1}
+            spec = {"module": "softhsm", "tokenLabel": "hsm"}
+            raw = {"metadata": metadata, "spec": spec, "status": {"conditions": ready(status)}}
+            async with asyncio.timeout(30):
+                await looks.handle(key, raw)
+
+    asyncio.run(go())
+    assert second.is_set()
+
+
+def test_a_request_has_one_hsm_certificate_however_many_it_names() -> None:
+    """Whoever makes a request may name thousands of owners: the controller alone is looked at."""
+    read: list[str] = []
+
+    class Cluster:
+        async def read(self, key: Key) -> None:
+            """Remember what was asked for."""
+            read.append(key.name)
+
+    around: Any = SimpleNamespace(cluster=Cluster())
+    leaves = Leaves(around, None, Standing(), Thread())  # type: ignore[arg-type]  # no token is asked
+    whose = {"apiVersion": HSM_CERTIFICATE.api_version, "kind": HSM_CERTIFICATE.kind}
+    owners = [{**whose, "name": f"other-{number}"} for number in range(3)]
+    owners.append({**whose, "name": "pay", "controller": True})
+    raw = {"metadata": {"name": "cr-1", "namespace": "default", "ownerReferences": owners}}
+    asyncio.run(leaves.handle(Key(kind=CERTIFICATE_REQUEST, name="cr-1", namespace="default"), raw))
+    assert read == ["pay"]

@@ -147,14 +147,15 @@ def test_one_serial_number_is_of_one_request(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(one_after_the_other())
 
 
-def test_one_that_the_service_refuses_takes_no_other_with_it() -> None:
-    """A batch that is refused is asked for one by one."""
+@pytest.mark.parametrize("error", [HSMDiffers("another one stands there"), ZeroDivisionError("a fault")])
+def test_one_that_is_refused_or_a_fault_of_ours_takes_no_other_with_it(error: Exception) -> None:
+    """A batch that fails is asked for one by one."""
 
     class Picky(Log):
         async def reserve(self, issuer_id: str, requests: Any) -> Any:
             """Refuse what holds one of them."""
             if any(each.request_uid == "u-1" for each in requests):
-                raise HSMDiffers("another one stands there")
+                raise error
             return await super().reserve(issuer_id, requests)
 
     log = Picky()
@@ -166,7 +167,7 @@ def test_one_that_the_service_refuses_takes_no_other_with_it() -> None:
         return await asyncio.gather(*orders, return_exceptions=True)
 
     first, second, third = asyncio.run(three())
-    assert isinstance(second, HSMDiffers)
+    assert second is error
     assert isinstance(first, bytes)
     assert isinstance(third, bytes)
 
