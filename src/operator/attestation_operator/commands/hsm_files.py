@@ -94,8 +94,13 @@ def write_new(path: Path, content: bytes, *, force: bool) -> None:
         if force:
             where.unlink(missing_ok=True)
         descriptor = os.open(where, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+        except OSError:
+            # Half a file looks like one, and would be in the way of the next try.
+            where.unlink(missing_ok=True)
+            raise
         if force:
             where.rename(path)
     except FileExistsError as e:

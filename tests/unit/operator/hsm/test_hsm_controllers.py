@@ -146,7 +146,7 @@ def test_a_request_has_one_hsm_certificate_however_many_it_names() -> None:
     around: Any = SimpleNamespace(cluster=Cluster())
     leaves = Leaves(around, None, Standing(), Thread())  # type: ignore[arg-type]  # no token is asked
     whose = {"apiVersion": HSM_CERTIFICATE.api_version, "kind": HSM_CERTIFICATE.kind}
-    owners = [{**whose, "name": f"other-{number}"} for number in range(3)]
+    owners: list[dict[str, Any]] = [{**whose, "name": f"other-{number}"} for number in range(3)]
     owners.append({**whose, "name": "pay", "controller": True})
     raw = {"metadata": {"name": "cr-1", "namespace": "default", "ownerReferences": owners}}
     asyncio.run(leaves.handle(Key(kind=CERTIFICATE_REQUEST, name="cr-1", namespace="default"), raw))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import json
+import os
 import stat
 from datetime import timedelta
 from pathlib import Path
@@ -216,6 +219,29 @@ def test_a_file_that_comes_meanwhile_stays(tmp_path: Path) -> None:
     assert there.read_bytes() == b"theirs"
     with pytest.raises(RequestInvalid, match="No such file"):
         write_new(tmp_path / "no" / "file", b"ours", force=True)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_full_disk_leaves_no_half_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
+) -> None:
+    """What was there stays, and the next try is not in its own way."""
+
+    class Full(io.FileIO):
+        def write(self, data: Any, /) -> int:
+            """Write a part, as a disk does before it is full."""
+            super().write(bytes(data)[:1])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    there = tmp_path / "bundle.json"
+    if force:
+        there.write_bytes(b"theirs")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdopen", Full)
+        with pytest.raises(RequestInvalid, match="No space left"):
+            write_new(there, b"ours", force=force)
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == ([b"theirs"] if force else [])
+    write_new(there, b"ours", force=force)
 
 
 def test_wrap_writes_nothing_otherwise(folder: Path, tmp_path: Path) -> None:
