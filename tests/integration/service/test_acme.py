@@ -137,8 +137,9 @@ def test_lego_gets_a_certificate(
     found = x509.load_pem_x509_certificates((tmp_path / f"certificates/{NAME}.crt").read_bytes())
     is_server_certificate(found, http, called)
     lego("revoke")
-    (row,) = operator.call("GET", "/ca/certificates", params={"state": "revoked"})["items"]
-    assert row["serial"] == f"{found[0].serial_number:040x}"
+    # Other clients revoke here, too.
+    revoked = operator.call("GET", "/ca/certificates", params={"state": "revoked"})["items"]
+    assert f"{found[0].serial_number:040x}" in {row["serial"] for row in revoked}
 
 
 @contextmanager
