@@ -11,6 +11,7 @@ from typing import Any, Final
 from attestation.api.hsm import QuoteStep, QuoteVerdict
 from attestation.errors import AttestationError, HSMDiffers, HSMQuoteUnknown
 from attestation.keys.provisioning import SignedBundle
+from attestation.quote import Purpose
 from attestation_operator.actions import Action, SetStatus
 from attestation_operator.conditions import said, with_conditions
 from attestation_operator.hsm.objects import (
@@ -84,8 +85,13 @@ class Case:
 
     @property
     def generation(self) -> int | None:
-        """For which edition of the issuer it was made, None where we did not make it."""
-        return None if self.issuer is None else generation_of(self.quote, self.issuer, self.own_namespace)
+        """For which edition of the issuer it was made, None where we did not make it; a request's has no key."""
+        envelope = self.quote.envelope
+        if envelope is not None and envelope.purpose is not Purpose.KEY_PROVISIONING:
+            return None
+        if self.issuer is None:
+            return None
+        return generation_of(self.quote, self.issuer, self.own_namespace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

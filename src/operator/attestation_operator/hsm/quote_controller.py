@@ -12,6 +12,7 @@ from typing import Any
 
 from attestation.api.hsm import QuoteAttestationPut
 from attestation.errors import AttestationError
+from attestation.quote import Purpose
 from attestation_operator.controller import Around, Round
 from attestation_operator.hsm import quotes
 from attestation_operator.hsm.controllers import MAX_TURNS
@@ -37,6 +38,17 @@ from attestation_operator.hsm.quote_cases import (
 from attestation_operator.hsm.service import QuoteService
 from attestation_operator.hsm.tokens import KeyName, OnThread, Tokens
 from attestation_operator.objects import GROUP, QUOTE_ATTESTATION, SECRET, Key, Kind, Raw
+
+
+def turn_of(raw: Raw) -> tuple[str, str]:
+    """Return what a QuoteAttestation takes turns with: those of its issuer in its namespace, or itself alone.
+
+    Whoever names the issuer of another namespace, or brings evidence of requests, keeps nobody waiting.
+    """
+    spec, metadata = raw.get("spec") or {}, raw["metadata"]
+    signer = (spec.get("signerRef") or {}).get("uid")
+    asks = spec.get("purpose") == Purpose.KEY_PROVISIONING
+    return str(metadata.get("namespace")), str(signer if asks else metadata["uid"])
 
 
 class Quotes:
@@ -68,8 +80,8 @@ class Quotes:
         self._service = service
         self._on_thread = on_thread
         self._wake = wake
-        self._turns: dict[str, asyncio.Lock] = {}
-        self._waiting: Counter[str] = Counter()
+        self._turns: dict[tuple[str, str], asyncio.Lock] = {}
+        self._waiting: Counter[tuple[str, str]] = Counter()
 
     @property
     def watches(self) -> Sequence[Kind]:
@@ -86,15 +98,15 @@ class Quotes:
         raw = seen if seen is not None else await self._around.cluster.read(key)
         if raw is None:
             return None
-        signer = str(((raw.get("spec") or {}).get("signerRef") or {}).get("uid"))
-        self._waiting[signer] += 1
+        turn = turn_of(raw)
+        self._waiting[turn] += 1
         try:
-            async with self._turns.setdefault(signer, asyncio.Lock()):
+            async with self._turns.setdefault(turn, asyncio.Lock()):
                 return await self._looked(key)
         finally:
-            self._waiting[signer] -= 1
-            if not self._waiting[signer]:
-                del self._waiting[signer], self._turns[signer]
+            self._waiting[turn] -= 1
+            if not self._waiting[turn]:
+                del self._waiting[turn], self._turns[turn]
 
     async def _looked(self, key: Key) -> float | None:
         for _ in range(MAX_TURNS):

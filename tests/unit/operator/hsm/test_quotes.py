@@ -34,6 +34,7 @@ from attestation_operator.errors import ClusterForbidden, ServiceAway
 from attestation_operator.hsm.objects import Absent, Issuer, read_issuer
 from attestation_operator.hsm.offers import generation_of, quote_key, read_quote
 from attestation_operator.hsm.quote_cases import Ask, Case, Done, Looked
+from attestation_operator.hsm.quote_controller import turn_of
 from attestation_operator.hsm.quotes import reconcile
 from attestation_operator.objects import FINALIZER, HSM_ISSUER
 from tests.fixtures.hsm_quotes import admin_key, provisioning
@@ -296,6 +297,24 @@ def test_evidence_of_a_request_ends_with_its_verdict() -> None:
         answers={Ask.JUDGE: verdict("verified"), Ask.TELL_ACCEPTED: Done()},
     )
     assert told(reconcile(judged))["Ready"] == "True/Verified"
+
+
+def test_evidence_of_a_request_touches_no_token() -> None:
+    """Whatever it is called: there is no key that would go with it."""
+    request = {"purpose": "CsrAttestation"}
+    assert look(VERIFIED, deleting=True).ask is Ask.CLEAN
+    assert look(VERIFIED, deleting=True, spec=request).ask is Ask.TELL_END
+
+
+def test_who_names_an_issuer_keeps_it_from_nothing() -> None:
+    """Those of an issuer come one after the other; what is said of it elsewhere, or of requests, waits for itself."""
+
+    def turn(uid: str, namespace: str = "default", **change: str) -> tuple[str, str]:
+        return turn_of({"metadata": {"namespace": namespace, "uid": uid}, "spec": SPEC | change})
+
+    assert turn("a") == turn("b")
+    assert turn("a") != turn("b", "theirs")
+    assert turn("a", purpose="CsrAttestation") not in (turn("b", purpose="CsrAttestation"), turn("b"))
 
 
 # ------------------------------------------------------------ KeyDelivered, KeyLoaded
