@@ -171,6 +171,7 @@ def signed(text: bytes) -> SignedBundle:
         ({"certChain": "AA=="}, "1 to 8"),
         ({"certChain": [1]}, "no text"),
         ({"signerUid": 1}, "no text"),
+        ({"signerUid": "\ud800"}, "no text"),
         ({"oaepHash": "md5"}, "oaepHash"),
         ({"blob": "!"}, "blob"),
         ({"nonce": "AA="}, "nonce"),

@@ -72,6 +72,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("publicKey", 7, "publicKey"),
         ("signerRef.uid", None, "signerRef"),
         ("signerRef.uid", 7, "uid"),
+        ("signerRef.uid", "\ud800", "uid"),
+        ("evidence.type", "sgx\x1b[2J", "type"),
         ("wrap", None, "needs wrap"),
         ("wrap.oaepHash", "md5", "oaepHash"),
         ("wrap.keyWrap", None, "wrap"),

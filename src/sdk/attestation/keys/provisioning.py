@@ -306,8 +306,9 @@ def _parse(text: bytes) -> Bundle:
     del said["v"]
     if not isinstance(chain, list) or not 1 <= len(chain) <= MAX_CHAIN:
         raise MalformedEvidence(f"certChain: 1 to {MAX_CHAIN} certificates expected")
-    if not all(isinstance(each, str) for each in (*chain, *said.values())):
-        raise MalformedEvidence("a member that is no text")
+    # In ASCII: an escape may write half of a character, which nothing can be compared with.
+    if not all(isinstance(each, str) and each.isascii() for each in (*chain, *said.values())):
+        raise MalformedEvidence("a member that is no text in ASCII")
     if said["oaepHash"] not in OAEP_HASHES:
         raise MalformedEvidence(f"oaepHash: {' or '.join(OAEP_HASHES)} expected")
     return Bundle(

@@ -156,7 +156,8 @@ def _members(
 
 
 def _text(value: object, what: str) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= MAX_TEXT_CHARACTERS:
+    # Half of a character, which JSON can escape, does not print either: nothing can be compared with it.
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_TEXT_CHARACTERS or not value.isprintable():
         raise MalformedEvidence(f"{what}: a text of 1 to {MAX_TEXT_CHARACTERS} characters expected")
     return value
 
