@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from attestation.endorsements.certificate import parse_certificate
 from attestation.errors import MalformedEvidence
+from attestation.pki.lint import MAX_CERTIFICATE_BYTES
 from attestation.store import Issuance, RevocationReason, Tx
 from attestation.wire import b64url_decode, pem
 from attestation_service.acme.asked import Answer, Asked
@@ -14,7 +15,6 @@ from attestation_service.acme.finalize import PROFILES, REQUESTER
 from attestation_service.acme.problems import Refused
 
 CHAIN: Final = "application/pem-certificate-chain"
-MAX_CERTIFICATE_BYTES: Final = 8192
 REASONS: Final[dict[int, RevocationReason]] = {
     0: "unspecified",
     1: "keyCompromise",
@@ -62,7 +62,7 @@ async def revoke(asked: Asked) -> Answer:
         raise Refused("malformed", "certificate, DER in base64url, is needed")
     try:
         der = b64url_decode(text, "certificate", max_bytes=MAX_CERTIFICATE_BYTES)
-        serial, spki = (read := parse_certificate(der)).serial, read.spki
+        serial, spki = (read := parse_certificate(der, max_bytes=MAX_CERTIFICATE_BYTES)).serial, read.spki
     except MalformedEvidence as e:
         raise Refused("malformed", str(e)) from e
     reason = _reason(body)
