@@ -410,11 +410,20 @@ class QARef(Part):
     name: Name = Field(description="Its name")
 
 
+class KeyState(StrEnum):
+    """What a key of an issuer does."""
+
+    NEXT = "Next"
+    ACTIVE = "Active"
+    RETIRING = "Retiring"
+    RETIRED = "Retired"
+
+
 class IssuerKey(Part):
     """One of an issuer's keys."""
 
     number: Annotated[int, Field(ge=1)] = Field(description="From 1, and none twice")
-    state: Literal["Next", "Active", "Retiring", "Retired"] = Field(
+    state: KeyState = Field(
         description="Next: to be trusted, signs `publishedFor` after `since`. Active: signs. Retiring: signs lists and "
         "responders alone. Retired: signs nothing"
     )

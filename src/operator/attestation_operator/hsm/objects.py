@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -16,6 +15,7 @@ from attestation_operator.crds.hsm import (
     ClusterIssuerSpec,
     HardwareSecurityModuleSpec,
     IssuerSpec,
+    KeyState,
     Subject,
 )
 from attestation_operator.crds.parts import Part
@@ -46,15 +46,6 @@ MAX_NAME: Final = 253
 @dataclass(frozen=True, slots=True)
 class Absent:
     """What was asked for is not there."""
-
-
-class KeyState(StrEnum):
-    """What a key of an issuer does (`rotation`)."""
-
-    NEXT = "Next"
-    ACTIVE = "Active"
-    RETIRING = "Retiring"
-    RETIRED = "Retired"
 
 
 def label_of(uid: str, number: int) -> str:

@@ -14,13 +14,13 @@ from attestation.pki.external import cross_validity, make_cross, read_ca
 from attestation.wire import b64decode, b64encode
 from attestation_operator.actions import MergeStatus, SetStatus
 from attestation_operator.controller import Around
-from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
+from attestation_operator.crds.hsm import HardwareSecurityModuleSpec, KeyState
 from attestation_operator.errors import NotRecorded
 from attestation_operator.hsm import rotation
 from attestation_operator.hsm.answers import checked_reserved, serial_of_answer
 from attestation_operator.hsm.authority import Authority, proven_ca, self_signed
 from attestation_operator.hsm.issuers import Looked
-from attestation_operator.hsm.objects import AGAIN_SECONDS, Issuer, KeyState, label_of
+from attestation_operator.hsm.objects import AGAIN_SECONDS, Issuer, label_of
 from attestation_operator.hsm.rotation import Answer, Ask, HeldKey
 from attestation_operator.hsm.service import HSMService
 from attestation_operator.hsm.tokens import KeyName, OnThread, Tokens

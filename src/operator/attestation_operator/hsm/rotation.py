@@ -31,9 +31,10 @@ from attestation.keys.open import OpenKey
 from attestation.pki.external import IssuingCA
 from attestation_operator.actions import Action, EmitEvent, MergeStatus
 from attestation_operator.conditions import said
+from attestation_operator.crds.hsm import KeyState
 from attestation_operator.durations import parse_duration
 from attestation_operator.hsm.authority import fingerprint_of, pem_of
-from attestation_operator.hsm.objects import Issuer, KeyState, instant, label_of
+from attestation_operator.hsm.objects import Issuer, instant, label_of
 from attestation_operator.objects import Raw, clipped
 
 CURRENT: Final = "KeyCurrent"
