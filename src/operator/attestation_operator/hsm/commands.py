@@ -7,7 +7,7 @@ from typing import Any
 
 from attestation.clock import Clock
 from attestation_operator.controller import Around
-from attestation_operator.hsm.controllers import Issuers, Modules, Requests, Standing, Threads
+from attestation_operator.hsm.controllers import Issuers, Modules, Standing, Threads
 from attestation_operator.hsm.evidence import Collectors
 from attestation_operator.hsm.gauges import Gauges
 from attestation_operator.hsm.issuance import Issuance
@@ -15,9 +15,9 @@ from attestation_operator.hsm.keks import Keks
 from attestation_operator.hsm.leaf_controller import Leaves
 from attestation_operator.hsm.offering import Offering
 from attestation_operator.hsm.quote_controller import Quotes
+from attestation_operator.hsm.request_controller import Requests, SigningRequests
 from attestation_operator.hsm.service import AskedService, WholeService
 from attestation_operator.hsm.settings import HsmSettings
-from attestation_operator.hsm.signing import SigningRequests
 from attestation_operator.hsm.tokens import Tokens
 from attestation_operator.program import Make, run
 from attestation_operator.runs.controllers import Together

@@ -9,22 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any, Final, TypeVar
-
-from prometheus_client import Counter
 
 from attestation.api.hsm import HSMIssuer, HSMIssuerPut
 from attestation.errors import AttestationError, IssuerUnknown
 from attestation.wire import b64encode
 from attestation_operator.controller import Around, Round
 from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
-from attestation_operator.hsm import issuers, lists, modules, requests
+from attestation_operator.hsm import issuers, lists, modules
 from attestation_operator.hsm.answers import checked_issuer
 from attestation_operator.hsm.authority import Authority, chain_of, proven_ca, self_signed, subject_of
-from attestation_operator.hsm.certify import certified
 from attestation_operator.hsm.gauges import Gauges
-from attestation_operator.hsm.issuance import Issuance
 from attestation_operator.hsm.issuers import Answer, Ask
 from attestation_operator.hsm.objects import (
     AGAIN_SECONDS,
@@ -43,7 +38,6 @@ from attestation_operator.hsm.rotation import labels_of
 from attestation_operator.hsm.service import HSMService
 from attestation_operator.hsm.tokens import Tokens
 from attestation_operator.objects import (
-    CERTIFICATE_REQUEST,
     HSM,
     HSM_CLUSTER_ISSUER,
     HSM_ISSUER,
@@ -397,96 +391,3 @@ class Issuers:
         self._standing.published(known.issuer_id, issuer.status)
         self._standing.known[name] = (now + KNOWN_SECONDS, known)
         return known
-
-
-class Requests:
-    """Answers cert-manager's CertificateRequests.
-
-    Args:
-        around: What a controller is given.
-        issuance: Issues.
-        standing: What is known together.
-        suspect: Looks at an issuer whose key did not sign.
-        max_retry: How long a request that fails for an unknown reason is tried again.
-    """
-
-    name = "requests"
-
-    def __init__(
-        self,
-        around: Around,
-        issuance: Issuance,
-        standing: Standing,
-        suspect: Callable[[Key, Raw | None], Awaitable[float | None]],
-        max_retry: timedelta = requests.MAX_RETRY,
-    ) -> None:
-        self._around = around
-        self._issuance = issuance
-        self._standing = standing
-        self._suspect = suspect
-        self._max_retry = max_retry
-        self._steps = Counter(
-            "itl_operator_hsm_requests",
-            "Looks at CertificateRequests, by what was done",
-            ["step"],
-            registry=around.metrics.registry,
-        )
-
-    @property
-    def watches(self) -> Sequence[Kind]:
-        """Requests of cert-manager."""
-        return (CERTIFICATE_REQUEST,)
-
-    @property
-    def rounds(self) -> Sequence[Round]:
-        """None."""
-        return ()
-
-    async def handle(self, key: Key, seen: Raw | None) -> float | None:
-        """Look at one request."""
-        raw = seen if seen is not None else await self._around.cluster.read(key)
-        if raw is None:
-            return None
-        request = requests.read_request(raw)
-        issuer = await self._issuer(request.issuer)
-        looked = self._reconciled(request, issuer)
-        if looked.step is requests.Step.SIGN:
-            outcome = await self._outcome(request, issuer)
-            if isinstance(outcome, IssuerUnknown):
-                self._standing.known.clear()
-            looked = self._reconciled(request, issuer, outcome)
-        self._steps.labels(looked.step).inc()
-        await self._around.executor.apply(looked.actions)
-        if looked.issuer_fails and request.issuer is not None:
-            await self._suspect(request.issuer, None)
-        return looked.after
-
-    def _reconciled(
-        self,
-        request: requests.Request,
-        issuer: Raw | None,
-        outcome: requests.Issued | AttestationError | None = None,
-    ) -> requests.Looked:
-        return requests.reconcile(
-            request, issuer, at=self._around.clock.now(), outcome=outcome, max_retry=self._max_retry
-        )
-
-    async def _issuer(self, key: Key | None) -> Raw | None:
-        if key is None:
-            return None
-        raw = self._standing.issuers.get(key)
-        return raw if raw is not None else await self._around.cluster.read(key)
-
-    async def _outcome(
-        self, request: requests.Request, issuer: Raw | None
-    ) -> requests.Issued | AttestationError:
-        assert issuer is not None
-        return await certified(
-            self._standing.authorities.get(issuer["metadata"]["uid"]),
-            self._issuance,
-            target=request.target,
-            kind="CertificateRequest",
-            requester=request.requester,
-            asked=lambda: request.asked,
-            at=self._around.clock.now(),
-        )

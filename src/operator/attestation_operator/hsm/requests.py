@@ -239,6 +239,11 @@ def fate_of(error: AttestationError) -> Fate:
     return Fate.UNDECIDED if isinstance(error, Unavailable) else Fate.UNKNOWN
 
 
+def seconds_until_next(waited_seconds: float) -> float:
+    """Return after how long to look again at what has waited so long."""
+    return min(LONGEST_WAIT_SECONDS, max(POLL_SECONDS, waited_seconds))
+
+
 def retry_after(created_at: datetime, *, at: datetime, max_retry: timedelta) -> float | None:
     """Return after how many seconds to try again what fails for a reason that nobody knows; None for never.
 
@@ -281,7 +286,7 @@ def _pending(request: Request, words: str, *, at: datetime) -> Looked:
         Step.PENDING,
         said(READY, "Pending", clipped(words), true=False),
         at=at,
-        after=min(LONGEST_WAIT_SECONDS, max(POLL_SECONDS, _waited(request, at))),
+        after=seconds_until_next(_waited(request, at)),
         exact=True,
     )
 

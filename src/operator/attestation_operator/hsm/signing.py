@@ -1,4 +1,4 @@
-"""Kubernetes' own CertificateSigningRequests to HsmClusterIssuers (HSM-AND-KUBERNETES §16, §21).
+"""Kubernetes' own CertificateSigningRequests to HsmClusterIssuers (HSM-AND-KUBERNETES §16, §21). Pure.
 
 The signer is `hsmclusterissuers.attestation.itl.io/<name>`; issuers in namespaces have none, for a request has no
 namespace. An API server takes a certificate for any request, an unapproved one too, so the approval is looked at here;
@@ -7,36 +7,27 @@ whether to approve is for others to say. Annotations are never read: they can ch
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from prometheus_client import Counter
-
-from attestation.errors import AttestationError, IssuerUnknown, RequestRefused
+from attestation.errors import AttestationError, RequestRefused
 from attestation.pki.leaf import LeafAsked
 from attestation.wire import b64encode
 from attestation_operator.actions import Action, EmitEvent, SetStatus
-from attestation_operator.controller import Around, Round
-from attestation_operator.hsm.certify import certified
-from attestation_operator.hsm.controllers import Standing
-from attestation_operator.hsm.issuance import Issuance
 from attestation_operator.hsm.objects import MANAGER
 from attestation_operator.hsm.requests import (
-    LONGEST_WAIT_SECONDS,
     MAX_RETRY,
-    POLL_SECONDS,
     Fate,
     Issued,
     fate_of,
     retry_after,
+    seconds_until_next,
     why_not,
 )
-from attestation_operator.nodes.controllers import seen_csr
 from attestation_operator.nodes.objects import SigningRequest, decoded
-from attestation_operator.objects import CSR, GROUP, HSM_CLUSTER_ISSUER, Key, Kind, Raw, clipped
+from attestation_operator.objects import GROUP, HSM_CLUSTER_ISSUER, Key, Raw, clipped
 
 SIGNER_PREFIX: Final = f"{HSM_CLUSTER_ISSUER.plural}.{GROUP}/"
 
@@ -168,7 +159,7 @@ def _waiting(csr: SigningRequest, words: str, *, at: datetime) -> Looked:
     return Looked(
         step=Step.WAITING,
         actions=(event,),
-        after=min(LONGEST_WAIT_SECONDS, max(POLL_SECONDS, waited)),
+        after=seconds_until_next(waited),
     )
 
 
@@ -182,78 +173,3 @@ def _failed(csr: SigningRequest, reason: str, words: str) -> Looked:
             EmitEvent(target=csr.target, action="Sign", reason=reason, note=words, type="Warning"),
         ),
     )
-
-
-class SigningRequests:
-    """Answers Kubernetes' CertificateSigningRequests.
-
-    Args:
-        around: What a controller is given.
-        issuance: Issues.
-        standing: What is known together.
-        suspect: Looks at an issuer whose key did not sign.
-        max_retry: How long a request that fails for an unknown reason is tried again.
-    """
-
-    name = "signing"
-
-    def __init__(
-        self,
-        around: Around,
-        issuance: Issuance,
-        standing: Standing,
-        suspect: Callable[[Key, Raw | None], Awaitable[float | None]],
-        max_retry: timedelta = MAX_RETRY,
-    ) -> None:
-        self._around = around
-        self._issuance = issuance
-        self._standing = standing
-        self._suspect = suspect
-        self._max_retry = max_retry
-        self._steps = Counter(
-            "itl_operator_hsm_signing_requests",
-            "Looks at CertificateSigningRequests, by what was done",
-            ["step"],
-            registry=around.metrics.registry,
-        )
-
-    @property
-    def watches(self) -> Sequence[Kind]:
-        """Requests of Kubernetes."""
-        return (CSR,)
-
-    @property
-    def rounds(self) -> Sequence[Round]:
-        """None."""
-        return ()
-
-    async def handle(self, key: Key, seen: Raw | None) -> float | None:
-        """Look at one request."""
-        csr = await seen_csr(self._around, key, seen)
-        if csr is None:
-            return None
-        at = self._around.clock.now()
-        # Requests of other signers are many, and each may be a megabyte: nothing is read for them.
-        issuer_key, issuer = issuer_of(csr), None
-        if issuer_key is not None and csr.awaits_certificate:
-            issuer = self._standing.issuers.get(issuer_key) or await self._around.cluster.read(issuer_key)
-        looked = reconcile(csr, issuer, at=at, max_retry=self._max_retry)
-        if looked.step is Step.SIGN:
-            assert issuer is not None
-            outcome = await certified(
-                self._standing.authorities.get(issuer["metadata"]["uid"]),
-                self._issuance,
-                target=csr.target,
-                kind="CertificateSigningRequest",
-                requester=csr.username or "unknown",
-                asked=lambda: asked_of(csr),
-                at=at,
-            )
-            if isinstance(outcome, IssuerUnknown):
-                self._standing.known.clear()
-            looked = reconcile(csr, issuer, at=at, outcome=outcome, max_retry=self._max_retry)
-        self._steps.labels(looked.step).inc()
-        await self._around.executor.apply(looked.actions)
-        if looked.issuer_fails and issuer_key is not None:
-            await self._suspect(issuer_key, None)
-        return looked.after

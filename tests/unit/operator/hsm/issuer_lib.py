@@ -22,6 +22,7 @@ from attestation_operator.errors import ServiceAway
 from attestation_operator.hsm import controllers, issuers, requests, signing
 from attestation_operator.hsm.gauges import Gauges
 from attestation_operator.hsm.issuers import Ask
+from attestation_operator.hsm.request_controller import Requests, SigningRequests
 from attestation_operator.hsm.requests import INVALID_REQUEST, Issued
 from attestation_operator.nodes.objects import read_csr
 from attestation_operator.objects import CERTIFICATE_REQUEST, CSR, HSM_ISSUER, Key
@@ -163,7 +164,7 @@ def _absent(kind: Any) -> Callable[[], Outcome]:
                 Gauges(CollectorRegistry()),
             )
         else:
-            of: Any = controllers.Requests if kind is CERTIFICATE_REQUEST else signing.SigningRequests
+            of: Any = Requests if kind is CERTIFICATE_REQUEST else SigningRequests
             made = of.__new__(of)
             made._around = around  # nothing else of it is reached: that is what is shown
         key = Key(kind=kind, name="payments", namespace="default" if kind.namespaced else None)
