@@ -363,7 +363,7 @@ async def test_an_account_needs_a_key_of_an_operator(start: Starter) -> None:
     for binding, expected in (
         (7, "malformed"),
         (external_binding(client.key, new, made["key_id"], bytes(32)), "unauthorized"),
-        (external_binding(client.key, new, "é", secret), "unauthorized"),
+        (external_binding(client.key, new, "é", secret), "malformed"),
         (external_binding(client.key, new, "0" * 16, secret), "unauthorized"),
         (external_binding(other, new, made["key_id"], secret), "malformed"),
         (external_binding(client.key, URL, made["key_id"], secret), "malformed"),
@@ -472,6 +472,25 @@ async def test_strangers_cannot_fill_the_database(service: Service, monkeypatch:
         await client_of(service)
     assert told.value.kind == "rateLimited"
     assert int(told.value.body["status"]) == 429
+
+
+@pytest.mark.threat("T311")
+async def test_what_no_database_can_hold_is_refused(service: Service) -> None:
+    """Half of a character, or a NUL, which databases take otherwise: in a name, in a key's name, in a URL."""
+    client = await client_of(service)
+    for text in ("a\ud800", "a\0b"):
+        with pytest.raises(Problem) as told:
+            await client.order(text)
+        assert told.value.kind == "malformed", text
+    place = f"{client.kid}".replace("accounts", "orders")
+    for wrong in ("%00", "%EF%BF%BF"):
+        with pytest.raises(Problem) as told:
+            await client.post(place.rpartition("/")[0] + f"/{wrong}")
+        assert told.value.kind in ("malformed", "unauthorized"), wrong
+    client.kid = f"{client.kid}\ud800"
+    with pytest.raises(Problem) as told:
+        await client.post(client.directory["newOrder"], {})
+    assert told.value.kind == "malformed"
 
 
 @pytest.mark.threat("T311")

@@ -118,7 +118,8 @@ class Asked:
         Raises:
             Refused: It has none of that name.
         """
-        found = tx.acme.order(self.in_path["order_id"])
+        name = self.in_path["order_id"]
+        found = tx.acme.order(name) if name.isprintable() else None
         if found is None or found.account_id != self.holder.account_id:
             # Of somebody else's the same: who asks does not learn that it is there.
             raise Refused("malformed", "this account has no such order")

@@ -62,10 +62,11 @@ class Signed:
         """Return a member of the header that is a text.
 
         Raises:
-            Refused: It is missing, or none.
+            Refused: It is missing, or none in ASCII.
         """
         found = self.header.get(name)
-        if not isinstance(found, str):
+        # In ASCII, all of them are; half of a character, or a NUL, no database takes.
+        if not isinstance(found, str) or not (found.isascii() and found.isprintable()):
             raise Refused("malformed", f"the protected header has no {name}")
         return found
 

@@ -84,7 +84,7 @@ def _identifier(value: object, res: Resources) -> tuple[str, str]:
     if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], dict):
         raise Refused("malformed", "an order here has exactly one identifier")
     kind, text = value[0].get("type"), value[0].get("value")
-    if not isinstance(text, str) or not 0 < len(text) <= 253:
+    if not isinstance(text, str) or not 0 < len(text) <= 253 or not text.isprintable():
         raise Refused("malformed", "an identifier has a type and a value")
     if kind == "permanent-identifier":
         if _PERMANENT.fullmatch(text) is None:
