@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from pydantic import ValidationError
 
 from attestation.api.hsm import MAX_BATCH, HSMIssuedCertificate, HSMRequest, HSMReservedSerial
-from attestation.errors import AttestationError, RequestRefused, Unavailable
+from attestation.errors import AttestationError, CertificateUnknown, HSMDiffers, RequestRefused, Unavailable
 from attestation.hsm import RequestKind
 from attestation.pki.leaf import LeafContent, make_leaf
 from attestation.wire import b64decode, b64encode
@@ -175,7 +175,13 @@ class Issuance:
             if isinstance(result, bytes) and by_uid[each.order.uid].certificate is None
         ]
         if fresh:
-            recorded = {each.request_uid for each in await self._service.record(issuer_id, fresh)}
+            try:
+                recorded = {each.request_uid for each in await self._service.record(issuer_id, fresh)}
+            except (CertificateUnknown, HSMDiffers) as e:
+                if len(batch) > 1:
+                    raise
+                # Given up meanwhile, or another controller was quicker: asked again, the log says which.
+                raise NotRecorded(f"its serial number was used or given up meanwhile: {e.code}") from e
             if missing := {each.request_uid for each in fresh} - recorded:
                 raise NotRecorded(f"{len(missing)} certificates were not written down")
         return results

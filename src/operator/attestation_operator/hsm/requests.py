@@ -16,6 +16,7 @@ from attestation.clock import rfc3339
 from attestation.errors import (
     AttestationError,
     CertificateNotConformant,
+    Forbidden,
     IssuerUnknown,
     KeyUnusable,
     RequestRefused,
@@ -235,8 +236,8 @@ def fate_of(error: AttestationError) -> Fate:
     # Nor does one that the service does not know, after its database was restored: it is registered again.
     if isinstance(error, KeyUnusable | SignerUnavailable | SignatureInvalid | IssuerUnknown):
         return Fate.NOT_SIGNED
-    # Nothing was decided: the service or the cluster is away. It waits as long as that takes.
-    return Fate.UNDECIDED if isinstance(error, Unavailable) else Fate.UNKNOWN
+    # Nothing was decided: service or cluster is away, or we lack a right there. It waits as long as that takes.
+    return Fate.UNDECIDED if isinstance(error, Unavailable | Forbidden) else Fate.UNKNOWN
 
 
 def seconds_until_next(waited_seconds: float) -> float:

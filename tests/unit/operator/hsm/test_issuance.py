@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from attestation.errors import AttestationError, HSMDiffers, RequestRefused, SignerUnavailable
+from attestation.errors import (
+    AttestationError,
+    CertificateUnknown,
+    HSMDiffers,
+    RequestRefused,
+    SignerUnavailable,
+)
 from attestation.pki.leaf import LeafAsked, judge_leaf
-from attestation_operator.errors import ServiceAway
+from attestation.wire import b64encode
+from attestation_operator.errors import NotRecorded, ServiceAway
 from attestation_operator.hsm.issuance import Issuance, Order
 from tests.fixtures.hsm_log import Log
 from tests.unit.operator.hsm.world import AT, authority, ca_pem, csr, known
@@ -170,6 +177,38 @@ def test_one_that_is_refused_or_a_fault_of_ours_takes_no_other_with_it(error: Ex
     assert second is error
     assert isinstance(first, bytes)
     assert isinstance(third, bytes)
+
+
+@pytest.mark.parametrize("error", [HSMDiffers("another one"), CertificateUnknown("given up")])
+def test_a_controller_that_was_quicker_is_no_end_of_a_request(error: AttestationError) -> None:
+    """Nothing was decided: asked again, the log gives what the other one issued, or another serial number."""
+
+    class Raced(Log):
+        theirs: str | None = None
+
+        async def record(self, issuer_id: str, certificates: Any) -> Any:
+            """The first time another controller writes its own down, or the service gives the number up."""
+            if "record" in self.asked:
+                return await super().record(issuer_id, certificates)
+            if isinstance(error, HSMDiffers):
+                await super().record(issuer_id, certificates)
+                self.theirs = certificates[0].certificate
+            else:
+                self.asked.append("record")
+                self.reserved.clear()
+            raise error
+
+    log = Raced()
+    log.issuers[known().issuer_id] = None  # type: ignore[assignment]  # only its being there counts
+    issuance = Issuance(log, Thread())
+
+    async def twice() -> bytes:
+        with pytest.raises(NotRecorded):
+            await issuance.issue(authority(), order())
+        return await issuance.issue(authority(), order())
+
+    made = asyncio.run(twice())
+    assert b64encode(made) == log.issued["u-1"] == (log.theirs or log.issued["u-1"])
 
 
 def test_a_subject_that_the_log_cannot_keep_is_refused_before_anything_is_signed() -> None:

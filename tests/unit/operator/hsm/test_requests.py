@@ -10,7 +10,9 @@ import pytest
 
 from attestation.clock import rfc3339
 from attestation.errors import (
+    AttestationError,
     CertificateNotConformant,
+    Forbidden,
     HSMDiffers,
     IssuerUnknown,
     KeyNotFound,
@@ -196,9 +198,10 @@ def test_issuer_its_key_does_not_sign_and_the_request_waits(error: Any) -> None:
     assert looked.issuer_fails
 
 
-def test_where_nothing_was_decided_it_waits() -> None:
-    """A service that is away for an hour fails no request, and accuses no issuer."""
-    looked = look(APPROVED, PENDING, outcome=ServiceAway("away"), age=timedelta(hours=1))
+@pytest.mark.parametrize("error", [ServiceAway("away"), Forbidden("the controller has not this duty")])
+def test_where_nothing_was_decided_it_waits(error: AttestationError) -> None:
+    """A service that is away for an hour, or set up wrongly, fails no request, and accuses no issuer."""
+    looked = look(APPROVED, PENDING, outcome=error, age=timedelta(hours=1))
     assert said(looked) == {"Ready": ("False", "Pending")}
     assert not looked.issuer_fails
 

@@ -11,6 +11,7 @@ import pytest
 from attestation.clock import rfc3339
 from attestation.errors import (
     CertificateNotConformant,
+    Forbidden,
     HSMDiffers,
     IssuerUnknown,
     RequestRefused,
@@ -168,7 +169,12 @@ def test_what_is_refused_for_good_is_failed(error: Any, reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("error", "fails"),
-    [(SignerUnavailable("away"), True), (IssuerUnknown("restored"), True), (ServiceAway("away"), False)],
+    [
+        (SignerUnavailable("away"), True),
+        (IssuerUnknown("restored"), True),
+        (ServiceAway("away"), False),
+        (Forbidden("no duty"), False),
+    ],
 )
 def test_what_may_pass_is_waited_for(error: Any, fails: bool) -> None:
     """For ever: the issuer says of itself that its key does not sign."""
