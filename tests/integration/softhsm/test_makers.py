@@ -14,7 +14,7 @@ from attestation.keys.open import create_key, open_key
 from attestation.keys.pkcs11 import objects, provision
 from attestation.keys.wrapping import wrap_key
 from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
-from attestation_operator.hsm.keks import Keks
+from attestation_operator.hsm.keks import KEKs
 from attestation_operator.hsm.tokens import Tokens
 from tests.fixtures.hsm_quotes import ca_certificate, ca_key
 from tests.fixtures.softhsm import PIN, SoftHSM, softhsm
@@ -89,7 +89,7 @@ def loaded(
         pin_dir=folder / "pins",
         tpm_keys_dir=folder / "tpm",
     )
-    keks, unwrap = Keks(tokens), provision.unwrap_key
+    keks, unwrap = KEKs(tokens), provision.unwrap_key
     kek = provision.create_kek(softhsm.uri("kek"), softhsm.options)
 
     def both(*args: Any, **more: Any) -> Any:

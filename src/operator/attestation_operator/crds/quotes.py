@@ -16,14 +16,14 @@ MAX_EVIDENCE = 1_398_104
 """Characters of 1 MiB in base64."""
 MAX_CERTIFICATE = 21_848
 """Characters of 16 KiB in base64."""
-JudgedType = Literal[EvidenceType, "tcs-kmra-v1"]
+EnvelopeType = Literal[EvidenceType, "tcs-kmra-v1"]
 """`tcs-kmra-v1` is read where somebody else made it; no issuer asks for it."""
 
 
 class QAEvidence(Part):
     """What the hardware says."""
 
-    type: JudgedType = Field(description="Kind of evidence")
+    type: EnvelopeType = Field(description="Kind of evidence")
     format: Annotated[str, Field(min_length=1, max_length=64)] = Field(
         description="How `data` is written: `sgx-dcap-v3`"
     )

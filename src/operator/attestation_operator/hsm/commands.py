@@ -11,7 +11,7 @@ from attestation_operator.hsm.controllers import Issuers, Modules, Standing, Thr
 from attestation_operator.hsm.evidence import Collectors
 from attestation_operator.hsm.gauges import Gauges
 from attestation_operator.hsm.issuance import Issuance
-from attestation_operator.hsm.keks import Keks
+from attestation_operator.hsm.keks import KEKs
 from attestation_operator.hsm.leaf_controller import Leaves
 from attestation_operator.hsm.offering import Offering
 from attestation_operator.hsm.quote_controller import Quotes
@@ -59,7 +59,7 @@ def maker(
     def make(around: Around) -> Together:
         standing = Standing()
         log = service or AskedService(around.service)
-        keks = Keks(tokens)
+        keks = KEKs(tokens)
         evidence = collectors or Collectors(programs=settings.programs, on_thread=threads)
         offering = Offering(around, log, keks, evidence, threads)
         gauges = Gauges(around.metrics.registry)

@@ -43,7 +43,7 @@ def _begin(uid: str) -> str:
     return f"kek-{uid}-"
 
 
-class Keks:
+class KEKs:
     """KEKs, and what they unwrap.
 
     Args:

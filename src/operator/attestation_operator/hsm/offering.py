@@ -20,7 +20,7 @@ from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
 from attestation_operator.durations import parse_duration
 from attestation_operator.hsm.evidence import Collectors
 from attestation_operator.hsm.issuers import Answer, Ask, Quotes
-from attestation_operator.hsm.keks import Keks, kek_label
+from attestation_operator.hsm.keks import KEKs, kek_label
 from attestation_operator.hsm.objects import Issuer
 from attestation_operator.hsm.offers import ISSUER_UID, asked_of, offered, quote_key
 from attestation_operator.hsm.service import QuoteService
@@ -43,7 +43,7 @@ class Offering:
         self,
         around: Around,
         service: QuoteService,
-        keks: Keks,
+        keks: KEKs,
         collectors: Collectors,
         on_thread: OnThread,
     ) -> None:

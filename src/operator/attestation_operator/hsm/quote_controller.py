@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 from attestation.api.hsm import QuoteAttestationPut
 from attestation.errors import AttestationError
 from attestation.quote import Purpose
 from attestation_operator.controller import Around, Round
+from attestation_operator.crds.hsm import HardwareSecurityModuleSpec
 from attestation_operator.hsm import quotes
 from attestation_operator.hsm.controllers import MAX_TURNS
-from attestation_operator.hsm.keks import Keks, kek_label
+from attestation_operator.hsm.keks import KEKs, kek_label
 from attestation_operator.hsm.objects import (
     AGAIN_SECONDS,
     ISSUER_KINDS,
@@ -69,7 +69,7 @@ class Quotes:
         self,
         around: Around,
         tokens: Tokens,
-        keks: Keks,
+        keks: KEKs,
         service: QuoteService,
         on_thread: OnThread,
         wake: Callable[[Key, Raw | None], Awaitable[float | None]],
@@ -232,7 +232,7 @@ class Quotes:
                 self._clean(case, token, kek, issuer)
         return Done()
 
-    def _clean(self, case: Case, token: Any, kek: str, issuer: Issuer) -> None:
+    def _clean(self, case: Case, token: HardwareSecurityModuleSpec, kek: str, issuer: Issuer) -> None:
         """Destroy the key that wraps, and what it brought into the token if that is not to be used."""
         if is_loaded(case.quote):
             self._keks.destroy_all(token, issuer.uid)
