@@ -193,7 +193,7 @@ def test_openssl_and_pkilint_find_chain_list_and_answers_good(
     # OCSP: asked and verified by OpenSSL, answered by the service's code.
     above = identity_of(ca.certificate)
     subject, bits = (hashlib.sha256(each).digest() for each in (above.subject, above.key_bits))
-    for leaf, status in ((server, Good()), (held, Revoked(at=AT, reason=lists.reason_of("keyCompromise")))):
+    for leaf, status in ((server, Good()), (held, Revoked(at=AT, reason=lists.crl_reason("keyCompromise")))):
         asked = (
             OCSPRequestBuilder().add_certificate_by_hash(subject, bits, serial(leaf), hashes.SHA256()).build()
         )

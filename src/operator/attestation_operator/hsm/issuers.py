@@ -17,10 +17,7 @@ from attestation.api.hsm import HSMIssuer
 from attestation.errors import (
     AttestationError,
     CAInvalid,
-    KeyAmbiguous,
-    KeyMismatch,
     KeyNotFound,
-    KeyUnsupported,
     SignerUnavailable,
     Unavailable,
 )
@@ -57,6 +54,7 @@ from attestation_operator.hsm.objects import (
     condition,
     hold,
     is_status,
+    key_reason,
     let_go,
     seconds_of,
 )
@@ -159,7 +157,7 @@ def reconcile(case: Case) -> Looked:
     if isinstance(key, KeyNotFound) and Ask.MAKE not in case.answers:
         return _without_key(case)
     if isinstance(key, AttestationError):
-        return _state(case, trouble_of(key), after=AGAIN_SECONDS)
+        return _state(case, _trouble(key), after=AGAIN_SECONDS)
     assert isinstance(key, OpenKey)
     if key.algorithm != issuer.spec.key_type:
         words = f"the key on the token is {key.algorithm}; keyType is {issuer.spec.key_type}"
@@ -242,7 +240,7 @@ def _not_offered(case: Case, error: AttestationError) -> Looked:
         return _state(
             case, _not(Reason.PENDING, f"it is to ask for its key: {error.code}"), after=AGAIN_SECONDS
         )
-    return _state(case, trouble_of(error), after=AGAIN_SECONDS)
+    return _state(case, _trouble(error), after=AGAIN_SECONDS)
 
 
 def _without_room(case: Case) -> Looked | None:
@@ -256,7 +254,7 @@ def _without_room(case: Case) -> Looked | None:
     if before is None:
         return Looked(ask=Ask.COUNT)
     if isinstance(before, AttestationError):
-        return _state(case, trouble_of(before), after=AGAIN_SECONDS)
+        return _state(case, _trouble(before), after=AGAIN_SECONDS)
     assert isinstance(before, int)
     if before < most:
         return None
@@ -269,7 +267,7 @@ def _certified(case: Case, key: OpenKey) -> Looked:
     assert issuer.spec is not None
     pem, made = issuer.status.get("caCertificate"), case.answers.get(Ask.SELF_SIGN)
     if isinstance(made, AttestationError):
-        return _state(case, trouble_of(made), after=AGAIN_SECONDS)
+        return _state(case, _trouble(made), after=AGAIN_SECONDS)
     if isinstance(made, bytes):
         pem = pem_of(made)
     is_own = issuer.spec.mode == "SelfSigned"
@@ -303,7 +301,7 @@ def _certified(case: Case, key: OpenKey) -> Looked:
     if tested is None:
         return Looked(ask=Ask.TEST)
     if isinstance(tested, AttestationError):
-        return _state(case, trouble_of(tested), found, after=AGAIN_SECONDS)
+        return _state(case, _trouble(tested), found, after=AGAIN_SECONDS)
     # 8. The service knows the CA: it keeps what is issued, and serves what is revoked.
     known = case.answers.get(Ask.REGISTER)
     if known is None:
@@ -357,7 +355,7 @@ def _deleted(case: Case) -> Looked:
         return Looked(ask=Ask.DESTROY)
     if isinstance(done, AttestationError):
         words = f"its key is to be destroyed: {done}"
-        return _state(case, _not(trouble_of(done)["reason"], words), after=AGAIN_SECONDS)
+        return _state(case, _not(key_reason(done), words), after=AGAIN_SECONDS)
     return Looked(actions=(freed,))
 
 
@@ -384,20 +382,13 @@ def _without_quotes(case: Case) -> Looked | None:
     if destroyed is None:
         return Looked(ask=Ask.DESTROY_KEKS)
     if isinstance(destroyed, AttestationError):
-        return _state(case, trouble_of(destroyed), after=AGAIN_SECONDS)
+        return _state(case, _trouble(destroyed), after=AGAIN_SECONDS)
     return None
 
 
-def trouble_of(error: AttestationError) -> dict[str, Any]:
+def _trouble(error: AttestationError) -> dict[str, Any]:
     """Return the condition that says what is wrong with a key."""
-    reasons: tuple[tuple[type[AttestationError], Reason], ...] = (
-        (KeyAmbiguous, Reason.KEY_AMBIGUOUS),
-        (KeyUnsupported, Reason.KEY_UNSUPPORTED),
-        (KeyMismatch, Reason.CERTIFICATE_MISMATCH),
-        (CAInvalid, Reason.CA_INVALID),
-    )
-    reason = next((each for type_, each in reasons if isinstance(error, type_)), Reason.KEY_UNAVAILABLE)
-    return _not(reason, str(error))
+    return _not(key_reason(error), str(error))
 
 
 def _not(reason: str, words: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def signed_list(authority: Authority, due: HSMList, *, newest: int, at: datetime
         authority.key,
         number=number,
         entries=[
-            CRLEntry(serial=serial_of_answer(each.serial), at=each.at, reason=reason_of(each.reason))
+            CRLEntry(serial=serial_of_answer(each.serial), at=each.at, reason=crl_reason(each.reason))
             for each in due.entries
         ],
         this_update=begin,
@@ -40,7 +40,7 @@ def signed_list(authority: Authority, due: HSMList, *, newest: int, at: datetime
     return HSMListPut(number=number, crl=b64encode(crl))
 
 
-def reason_of(word: str) -> Reason:
+def crl_reason(word: str) -> Reason:
     """Return the reason that a word of the service's means.
 
     Raises:

@@ -87,10 +87,10 @@ def _conditions(module: Module, found: Found | None) -> list[dict[str, Any]]:
         # The module and the token answered: they refused us.
         return [said("Connected", "TokenPresent"), *_all_but(1, "PINRejected", facts)]
     if isinstance(facts, AttestationError):
-        return _all_but(0, reason_of(facts), facts)
+        return _all_but(0, _as_reason(facts), facts)
     begin = [said("Connected", "TokenPresent"), said("LoggedIn", "PINAccepted")]
     if isinstance(signed, AttestationError):
-        return begin + _all_but(2, reason_of(signed), signed)
+        return begin + _all_but(2, _as_reason(signed), signed)
     words = "a test signature was good" if signed else "the token answers; no key of ours is on it yet"
     healthy = said("Healthy", "Signed" if signed else "NothingToSignWith", words)
     return [*begin, healthy, said(READY, "Checked", words)]
@@ -107,7 +107,7 @@ def _all_but(good: int, reason: str, error: AttestationError) -> list[dict[str, 
     ]
 
 
-def reason_of(error: AttestationError) -> str:
+def _as_reason(error: AttestationError) -> str:
     """Return the code of an error as a reason: `token-absent` is TokenAbsent."""
     return "".join(part.capitalize() for part in error.code.split("-"))
 

@@ -10,12 +10,21 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from attestation.api.said import said as fault_said
+from attestation.errors import (
+    AttestationError,
+    CAInvalid,
+    KeyAmbiguous,
+    KeyMismatch,
+    KeyUnsupported,
+    UnwrapFailed,
+)
 from attestation_operator.actions import SetFinalizers
 from attestation_operator.crds.hsm import (
     ClusterIssuerSpec,
     HardwareSecurityModuleSpec,
     IssuerSpec,
     KeyState,
+    Reason,
     Subject,
 )
 from attestation_operator.crds.parts import Part
@@ -204,6 +213,20 @@ def read_issuer(kind: Kind, raw: Raw) -> Issuer:
         said=raw.get("spec") or {},
         created_at=str(metadata.get("creationTimestamp") or ""),
     )
+
+
+_REASONS: Final[tuple[tuple[type[AttestationError], Reason], ...]] = (
+    (UnwrapFailed, Reason.UNWRAP_FAILED),
+    (KeyAmbiguous, Reason.KEY_AMBIGUOUS),
+    (KeyUnsupported, Reason.KEY_UNSUPPORTED),
+    (KeyMismatch, Reason.CERTIFICATE_MISMATCH),
+    (CAInvalid, Reason.CA_INVALID),
+)
+
+
+def key_reason(error: AttestationError) -> Reason:
+    """Return the reason that says what is wrong with a CA key; where nothing is but that it is away, that."""
+    return next((reason for type_, reason in _REASONS if isinstance(error, type_)), Reason.KEY_UNAVAILABLE)
 
 
 def hold(target: Target, finalizers: tuple[str, ...]) -> SetFinalizers:

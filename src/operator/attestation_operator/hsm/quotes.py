@@ -27,13 +27,11 @@ from attestation.errors import (
     ChallengeUsed,
     HSMDiffers,
     KeyAmbiguous,
-    KeyMismatch,
     KeyNotFound,
     KeyUnsupported,
     KeyUnusable,
     MalformedEvidence,
     RequestInvalid,
-    UnwrapFailed,
 )
 from attestation.quote import Purpose
 from attestation_operator.actions import Action, Delete, MergeStatus
@@ -42,7 +40,16 @@ from attestation_operator.errors import ClusterForbidden
 from attestation_operator.hsm import bundles
 from attestation_operator.hsm.authority import pem_of
 from attestation_operator.hsm.modules import is_ready
-from attestation_operator.hsm.objects import AGAIN_SECONDS, READY, Absent, Issuer, condition, instant, let_go
+from attestation_operator.hsm.objects import (
+    AGAIN_SECONDS,
+    READY,
+    Absent,
+    Issuer,
+    condition,
+    instant,
+    key_reason,
+    let_go,
+)
 from attestation_operator.hsm.offers import KEPT, Quote, asked_of, secret_name
 from attestation_operator.hsm.quote_cases import (
     ACCEPTED,
@@ -304,7 +311,7 @@ def _verified(case: Case) -> Looked:
     if loaded is None:
         return Looked(ask=Ask.LOAD, bundle=signed)
     if isinstance(loaded, _UNUSABLE):
-        return _not_loaded(case, delivered, _reason_of(loaded), str(loaded))
+        return _not_loaded(case, delivered, key_reason(loaded), str(loaded))
     if isinstance(loaded, AttestationError):
         return waits(case, f"the token does not answer: {loaded.code}")
     looked = say(
@@ -326,17 +333,6 @@ def _certified(issuer: Issuer, pem: str) -> Action:
 
 _UNUSABLE: Final = (KeyUnusable, CAInvalid)
 """What a bundle ends with at the token; that a token is away is none of it."""
-_REASONS: Final[tuple[tuple[type[AttestationError], str], ...]] = (
-    (UnwrapFailed, "UnwrapFailed"),
-    (KeyMismatch, "CertificateMismatch"),
-    (KeyAmbiguous, "KeyAmbiguous"),
-    (KeyUnsupported, "KeyUnsupported"),
-    (CAInvalid, "CAInvalid"),
-)
-
-
-def _reason_of(error: AttestationError) -> str:
-    return next((reason for type_, reason in _REASONS if isinstance(error, type_)), "KeyUnavailable")
 
 
 def _rejected(case: Case, sha256: str | None, words: str) -> Looked:

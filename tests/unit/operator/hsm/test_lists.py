@@ -16,7 +16,7 @@ from attestation.api.hsm import HSMListEntry
 from attestation.pki.crl import Reason
 from attestation.wire import b64decode, b64encode
 from attestation_operator.errors import AnswerInvalid
-from attestation_operator.hsm.lists import keep_list, keep_responder, reason_of
+from attestation_operator.hsm.lists import crl_reason, keep_list, keep_responder
 from tests.unit.operator.hsm.test_issuance import Thread, there
 from tests.unit.operator.hsm.world import authority, ca_pem, known
 
@@ -65,8 +65,8 @@ def test_a_list_that_is_not_newer_than_the_one_that_is_published_is_not_signed()
 
 def test_reasons_are_those_of_the_list_and_no_word_is_guessed() -> None:
     """A key that was compromised would stand there as one that was given up."""
-    assert reason_of("keyCompromise") is Reason.KEY_COMPROMISE
-    assert reason_of("certificateHold") is Reason.CERTIFICATE_HOLD
+    assert crl_reason("keyCompromise") is Reason.KEY_COMPROMISE
+    assert crl_reason("certificateHold") is Reason.CERTIFICATE_HOLD
     for word in ("key-compromise", "KEY_COMPROMISE", "whatever", ""):
         with pytest.raises(AnswerInvalid):
-            reason_of(word)
+            crl_reason(word)
