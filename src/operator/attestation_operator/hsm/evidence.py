@@ -24,6 +24,7 @@ from typing import Final
 
 from attestation.device.tee import TEE
 from attestation.errors import MalformedEvidence, TEEDeviceError
+from attestation.quote.appraise import HARDWARE
 from attestation.quote.case import OF_A_TPM
 from attestation.quote.envelope import MAX_CERTIFICATE_BYTES, MAX_CHAIN, MAX_DATA_BYTES
 from attestation.wire import b64decode, named_once
@@ -141,7 +142,7 @@ class Collectors:
             raise EvidenceUnavailable(f"this machine makes no evidence: {e}") from e
         if shown.tee != kind:
             raise EvidenceUnavailable(f"this machine makes {shown.tee}; the issuer asks for {kind}")
-        return Collected(format=kind, data=shown.members["quote" if kind == "tdx" else "report"])
+        return Collected(format=kind, data=shown.members[HARDWARE[kind][1]])
 
     async def _run(self, program: Path, report_data: bytes) -> Collected:
         """Run a listed program; it, and what it started, ends with this call."""
