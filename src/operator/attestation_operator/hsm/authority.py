@@ -7,7 +7,7 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
@@ -131,8 +131,10 @@ def renewal_due(spec: IssuerSpec, ca: IssuingCA, *, at: datetime) -> bool:
     """Whether a CA's certificate by itself is to be made anew, under the same key and name.
 
     Early enough that no certificate is cut short by it, and that everybody has the new one before the old one ends;
-    and not before half of its life.
+    and not before half of its life. So is one that has not begun: it was made by a clock that was ahead.
     """
+    if at < ca.not_before:
+        return True
     said = spec.rotation.renew_before
     before = parse_duration(said) if said else parse_duration(spec.policy.max_duration) + RENEWED_BEFORE
     return at >= ca.not_after - min(before, (ca.not_after - ca.not_before) / 2)
@@ -143,12 +145,13 @@ def subject_of(pem: str) -> x509.Name:
     return x509.load_pem_x509_certificate(pem.encode()).subject
 
 
-def end_of(pem: str) -> datetime:
-    """Return when a certificate ends; the end of time where it is none, which others find out."""
+def within(pem: str, at: datetime) -> datetime:
+    """Return the instant of a certificate's life that is nearest to *at*; where it is none, others find that out."""
     try:
-        return x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc
+        found = x509.load_pem_x509_certificate(pem.encode())
     except ValueError:
-        return datetime.max.replace(tzinfo=UTC)
+        return at
+    return min(max(at, found.not_valid_before_utc), found.not_valid_after_utc)
 
 
 def fingerprint_of(key: OpenKey) -> str:

@@ -38,11 +38,11 @@ from attestation_operator.hsm.authority import (
     Authority,
     authority_of,
     chain_of,
-    end_of,
     fingerprint_of,
     pem_of,
     proven_ca,
     renewal_due,
+    within,
 )
 from attestation_operator.hsm.modules import is_ready
 from attestation_operator.hsm.objects import (
@@ -272,8 +272,8 @@ def _certified(case: Case, key: OpenKey) -> Looked:
         pem = pem_of(made)
     is_own = issuer.spec.mode == "SelfSigned"
     try:
-        # One by itself that has ended is renewed below, and the key's it is still.
-        at = min(case.at, end_of(pem)) if pem is not None and is_own else case.at
+        # One by itself that has ended, or not begun, is renewed below, and the key's it is still.
+        at = within(pem, case.at) if pem is not None and is_own else case.at
         ca = proven_ca(pem, key, at=at, by_itself=is_own) if pem is not None else None
     except CAInvalid as e:
         return _state(case, _not(Reason.CA_INVALID, str(e)), after=AGAIN_SECONDS)

@@ -6,9 +6,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final, Protocol
 
-from attestation.api.hsm import HSMIssuedCertificate, HSMRequest
+from attestation.api.hsm import HSMIssuedCertificate, HSMList, HSMRequest
 from attestation.errors import AttestationError
 from attestation.pki.external import cross_validity, make_cross, read_ca
 from attestation.wire import b64decode, b64encode
@@ -160,7 +161,7 @@ class Rotating:
             case Ask.LAST_END:
                 held = rotation.held_of(issuer, at).retiring
                 assert held is not None
-                return (await self._service.begin_list(held.issuer_id or "")).last_end
+                return _last_end(await self._service.begin_list(held.issuer_id or ""))
             case _:
                 work = lambda: self._tokens.destroy(token, label)  # noqa: E731 -- likewise
         answer: Answer = await self._threads(work)
@@ -215,3 +216,15 @@ class Rotating:
         if [each.request_uid for each in told] != [uid]:
             raise NotRecorded("the cross certificate was not written down")
         return signed
+
+
+def _last_end(told: HSMList) -> datetime | None:
+    """Return when the last certificate of a key ended; None until nobody asks about it by the service's clock, too.
+
+    A key is destroyed for good: a clock of ours that is ahead does not do that alone. The service does not say how late
+    it is, but when it wants the next list, within hours or days from then.
+    """
+    about_now = told.again_at or told.this_update
+    if told.last_end is None or about_now is None or about_now < told.last_end + rotation.AFTER_LAST_END:
+        return None
+    return told.last_end

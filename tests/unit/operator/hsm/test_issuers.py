@@ -256,9 +256,14 @@ def test_an_expired_ca_signs_nothing() -> None:
     )
 
 
-@pytest.mark.parametrize("days", [3531, 4000], ids=["before-its-end", "after-its-end"])
+@pytest.mark.parametrize(
+    "days", [3531, 4000, -1], ids=["before-its-end", "after-its-end", "before-its-begin"]
+)
 def test_a_ca_by_itself_is_made_anew_under_the_same_key(days: int) -> None:
-    """So early that no certificate is cut short by it, or late; written down before anything is signed."""
+    """So early that no certificate is cut short by it, or late; or where a clock that was ahead made it.
+
+    It is written down before anything is signed.
+    """
     at, answers = AT + timedelta(days=days), {Ask.FIND: key()}
     assert look(MADE, answers=answers, at=AT + timedelta(days=3529)).ask is Ask.TEST
     assert look(MADE, answers=answers, at=at).ask is Ask.SELF_SIGN

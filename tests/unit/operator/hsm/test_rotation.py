@@ -291,7 +291,10 @@ def test_what_retires_goes_on_answering_until_the_log_knows_that_nobody_asks() -
     assert [pem_of(each) for each in early.authority.trusted] == [FIRST]
     assert log.asked == []
     assert turned(tokens, log, standing, of, end).actions == ()
-    log.last_end = AT
+    # A clock of ours that is ahead destroys nothing: the service is asked, and is not so late.
+    log.last_end, log.again_at = AT, AT + DAY - timedelta(seconds=1)
+    assert turned(tokens, log, standing, of, end).actions == ()
+    log.again_at = AT + DAY
     looked = turned(tokens, log, standing, of, end)
     assert (looked.again, tokens.destroyed) == (True, [UID])
     gone = after(Turn(actions=looked.actions), of.status)
