@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 POLICY: Final = "enclaves"
 ISSUERS: Final = "hsmclusterissuers"
 QUOTES: Final = f"/apis/{KIND}/v1alpha1/namespaces/{NAMESPACE}/quoteattestations"
-WORDS: Final = 72
-"""So much of why a check failed is shown."""
 SECRETS: Final = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 
 
@@ -138,10 +136,10 @@ class HandedOver:
         kek = self._hsm.key_on_token(f"kek-{uid}-{issuer['metadata']['generation']}")
         self._out.fact("token", f"{kek['label']}; for: {kek.get('Usage', '')}")
         self._out.step(
-            "The administrator judges it again, on a computer of their own, and wraps the key for it",
-            "Nothing that the cluster says about the evidence is believed: the same code judges it here, by files of "
-            "the administrator's, and asks the service whether the nonce is one of its own. Only this token opens what "
-            "is made here, and only with ada's signature the controller takes it.",
+            "The administrator judges it again, elsewhere, and wraps the key for it",
+            "Nothing that the cluster says about the evidence is believed: the same code judges it on a computer of "
+            "the administrator's, by files of theirs, and asks the service whether the nonce is one of its own. Only "
+            "this token opens what is made here, and only with ada's signature the controller takes it.",
         )
         done = self._wrap(quote)
         if done.returncode != 0:
@@ -195,7 +193,7 @@ class HandedOver:
                 raise Failed(f"a key was wrapped for {name}")
             why = next((line for line in done.stdout.splitlines() if " failed " in line), done.stderr.strip())
             check, _, found = " ".join(why.split()).partition(" failed ")
-            self._out.fact("ada", f"attestation hsm wrap: {check}: {found[:WORDS]}", good=False)
+            self._out.fact("ada", f"attestation hsm wrap: {check}: {found}", good=False)
             self._gone(uid)
             self._out.fact("token", f"nothing of {name} is on it")
 

@@ -49,13 +49,16 @@ class Root(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 -- as above
         """Import the command *cmd_name*; a built-in one is never looked for elsewhere."""
-        if cmd_name not in GROUPS:
-            return self.plugins.load(cmd_name)
-        group = importlib.import_module(GROUPS[cmd_name][0]).group
-        assert isinstance(group, click.Command)
+        group: click.Command | None
+        if cmd_name in GROUPS:
+            group = importlib.import_module(GROUPS[cmd_name][0]).group
+            assert isinstance(group, click.Command)
+        else:
+            group = self.plugins.load(cmd_name)
         if isinstance(group, click.Group):
             for command in group.commands.values():
-                command.short_help = command.short_help or _clause(command.help or "")
+                if command.help:
+                    command.short_help = command.short_help or _clause(command.help)
         return group
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

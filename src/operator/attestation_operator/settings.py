@@ -170,7 +170,7 @@ class LeaderSettings(ProgramSettings):
             return NAMESPACE_FILE.read_text(encoding="ascii").strip()
         except OSError as e:
             raise SettingsInvalid(
-                f"{PREFIX}NAMESPACE: not set, and this is no pod, which would know its own"
+                f"{PREFIX}NAMESPACE (--leader-election-namespace): not set; this is no pod, which would know its own"
             ) from e
 
 

@@ -384,8 +384,10 @@ def test_durations() -> None:
     assert judged().not_after == AT + timedelta(days=90)
     short = replace(EVERYTHING, max_duration=timedelta(days=2))
     assert judged(policy=short).not_after == AT + timedelta(days=2)
-    refused(Refusal.DURATION_FORBIDDEN, "certified", duration=timedelta(days=2, seconds=1), policy=short)
-    refused(Refusal.DURATION_FORBIDDEN, "certified", duration=timedelta(seconds=599))
+    words = "^48h1s; 10m to 48h is certified$"
+    refused(Refusal.DURATION_FORBIDDEN, words, duration=timedelta(days=2, seconds=1), policy=short)
+    refused(Refusal.DURATION_FORBIDDEN, "^9m59s; 10m to ", duration=timedelta(seconds=599))
+    refused(Refusal.DURATION_FORBIDDEN, "^0s; 10m to ", duration=timedelta(0))
     assert judged(duration=timedelta(minutes=10)).not_after == AT + timedelta(minutes=10)
     ca = hsm_ca()[0]
     late = ca.not_after - timedelta(days=1)

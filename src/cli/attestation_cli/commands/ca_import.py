@@ -100,7 +100,9 @@ def wrap(session: Session, key: Path, under: Path, sha256: str | None, oaep_hash
     spki = kek.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     found = hashlib.sha256(spki).hexdigest()
     if sha256 is not None and sha256.lower() != found:
-        raise RequestInvalid(f"{under} has SHA-256 {found}, not {sha256}: somebody exchanged it")
+        raise RequestInvalid(
+            f"{under} has SHA-256 {found}, not {sha256}: somebody exchanged it, or that is not all of it"
+        )
     content = key.read_bytes()
     secret = None
     if b"ENCRYPTED" in content:

@@ -25,13 +25,14 @@ REASONS = ("unspecified", "keyCompromise", "affiliationChanged", "superseded", "
 
 @click.group("hsm")
 def group() -> None:
-    """CA keys that live in hardware of Kubernetes clusters: what they issued, and revocation.
+    """CA keys that live in hardware of Kubernetes clusters: what they issued, revocation, and handing one over.
 
     \b
     Examples:
       attestation hsm list
       attestation hsm certificates 5f0c5b7a9d1e4c62
       attestation hsm revoke 5f0c5b7a9d1e4c62 SERIAL --reason keyCompromise
+      attestation hsm wrap --help    # how a CA key is handed over
     """
 
 

@@ -116,8 +116,8 @@ def wrap(
       attestation hsm wrap qa.json --issuer-uid UID --evidence sgx --ask-service \\
         --policy enclaves.json --collateral intel.json \\
         --key ca.key --chain ca.pem --sign-with ada.key --bundle bundle.json
-      kubectl create secret generic ca-bundle --type attestation.itl.io/hsm-bundle \\
-        --from-file bundle.json --from-file bundle.jws
+      kubectl create secret generic ca-cacert --from-file bundle.json \\
+        --from-file bundle.jws --type attestation.itl.io/hsm-bundle
 
     """
     from attestation.keys.provisioning import fingerprint, sign_bundle

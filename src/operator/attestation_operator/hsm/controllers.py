@@ -362,6 +362,11 @@ class Issuers:
                 case _:
                     return await self._offering.answer(ask, issuer, token)
         except AttestationError as e:
+            if ask is Ask.REGISTER:
+                # The status has the code alone: words that differ each time would have it written each time.
+                self._around.log.warning(
+                    "issuer.not_registered", name=str(issuer.target), code=e.code, reason=str(e)
+                )
             return e
 
     async def _registered(self, issuer: Issuer, token: HardwareSecurityModuleSpec, key: Any) -> HSMIssuer:

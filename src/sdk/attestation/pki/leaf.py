@@ -299,11 +299,19 @@ def _path_length(
     return wanted
 
 
+def _as_written(duration: timedelta) -> str:
+    """Return a duration as requests and issuers have it: `720h`, `2h1m`."""
+    minutes, seconds = divmod(int(duration.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    return "".join(f"{n}{unit}" for n, unit in ((hours, "h"), (minutes, "m"), (seconds, "s")) if n) or "0s"
+
+
 def _validity(asked: LeafAsked, policy: LeafPolicy, ca: IssuingCA, at: datetime) -> tuple[datetime, datetime]:
     duration = min(DEFAULT_DURATION, policy.max_duration) if asked.duration is None else asked.duration
     if not MIN_DURATION <= duration <= policy.max_duration:
         raise RequestRefused(
-            Refusal.DURATION_FORBIDDEN, f"{duration}; {MIN_DURATION} to {policy.max_duration} is certified"
+            Refusal.DURATION_FORBIDDEN,
+            f"{_as_written(duration)}; {_as_written(MIN_DURATION)} to {_as_written(policy.max_duration)} is certified",
         )
     at = at.replace(microsecond=0)
     end = min(at + duration, ca.not_after)

@@ -93,7 +93,8 @@ def _identifier(value: object, res: Resources) -> tuple[str, str]:
             )
         return kind, text
     if kind != "dns" or not res.settings.acme_http_networks:
-        raise Refused("unsupportedIdentifier", "identifiers of this type are not served here")
+        what = "host names" if kind == "dns" else "identifiers of this type"
+        raise Refused("unsupportedIdentifier", f"{what} are not served here")
     try:
         return kind, canonical_hostname(text)
     except RequestInvalid as e:

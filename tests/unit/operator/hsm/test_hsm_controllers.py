@@ -8,14 +8,17 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import structlog
+import structlog.testing
 from prometheus_client import CollectorRegistry, generate_latest
 
 from attestation.errors import SignerUnavailable
 from attestation.wire import b64decode
-from attestation_operator.errors import ServiceAway
+from attestation_operator.errors import ServiceAway, TokenMissing
 from attestation_operator.hsm.controllers import Issuers, Modules, Standing
 from attestation_operator.hsm.gauges import Gauges
+from attestation_operator.hsm.issuers import Ask
 from attestation_operator.hsm.leaf_controller import Leaves
 from attestation_operator.objects import CERTIFICATE_REQUEST, HSM, HSM_CERTIFICATE, HSM_ISSUER, Key, Raw
 from tests.unit.operator.hsm.test_issuance import Thread, there
@@ -151,3 +154,26 @@ def test_a_request_has_one_hsm_certificate_however_many_it_names() -> None:
     raw = {"metadata": {"name": "cr-1", "namespace": "default", "ownerReferences": owners}}
     asyncio.run(leaves.handle(Key(kind=CERTIFICATE_REQUEST, name="cr-1", namespace="default"), raw))
     assert read == ["pay"]
+
+
+def test_why_the_service_does_not_know_a_ca_is_in_the_log() -> None:
+    """The status has the code alone, so without it nobody would learn what to mend, e.g. a token of no pod."""
+    found = issuers(there(), Standing())
+    refused = TokenMissing("the service does not accept our token: it has no pod")
+
+    async def not_registered(*_: Any) -> Any:
+        raise refused
+
+    issuer: Any = SimpleNamespace(
+        target=Key(kind=HSM_ISSUER, name="i", namespace="n"), spec=SimpleNamespace()
+    )
+    module: Any = SimpleNamespace(spec=SimpleNamespace())
+    with structlog.testing.capture_logs() as logs, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(found, "_registered", not_registered)
+        assert asyncio.run(found._answer(Ask.REGISTER, issuer, module, {})) is refused
+    (line,) = logs
+    assert (line["event"], line["code"], line["reason"]) == (
+        "issuer.not_registered",
+        "token-missing",
+        str(refused),
+    )
