@@ -65,7 +65,7 @@ def wanted_of(spec: HsmCertificateSpec) -> Wanted:
     """Return what *spec* wants.
 
     Raises:
-        RequestRefused: An address that is none, or no name at all.
+        RequestRefused: An address that is none, a name that no certificate can say, or no name at all.
     """
     try:
         addresses = tuple(str(ip_address(each)) for each in spec.ip_addresses)
@@ -80,7 +80,11 @@ def wanted_of(spec: HsmCertificateSpec) -> Wanted:
         usages=spec.usages,
         duration=parse_duration(spec.duration),
     )
-    if not (wanted.subject or _names(wanted)):
+    try:
+        names = _names(wanted)
+    except ValueError as e:
+        raise RequestRefused("name-invalid", f"no request can say this: {e}") from e
+    if not (wanted.subject or names):
         raise RequestRefused("name-invalid", "neither a subject nor an alternative name")
     return wanted
 

@@ -68,6 +68,7 @@ def test_nothing_is_made_before_it_waits_for_us_and_was_seen() -> None:
     [
         ({"secretName": ""}, "good", "Failed"),
         ({"ipAddresses": ["10.0.0.256"]}, "good", "Failed"),
+        ({"uriSANs": ["spiffe://é/a"], "subject": None}, "good", "Failed"),
         (
             dict.fromkeys(("subject", "dnsNames", "ipAddresses", "uriSANs", "emailAddresses")),
             "good",
@@ -77,7 +78,7 @@ def test_nothing_is_made_before_it_waits_for_us_and_was_seen() -> None:
         ({}, module(allowedNamespaces=["other"]), "Pending"),
         ({}, module("False"), "KeyUnavailable"),
     ],
-    ids=["no-spec", "no-address", "no-name", "no-token", "not-for-it", "not-ready"],
+    ids=["no-spec", "no-address", "no-uri", "no-name", "no-token", "not-for-it", "not-ready"],
 )
 def test_without_a_spec_or_a_token_nothing_is_asked(spec: Any, token: Module | None, reason: str) -> None:
     """A token that is not for its namespace is none."""
