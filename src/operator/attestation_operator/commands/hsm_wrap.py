@@ -251,14 +251,18 @@ def _summary(found: JudgedHere, made: Bundle, text: bytes) -> list[tuple[str, An
 
     from cryptography.x509 import load_der_x509_certificate
 
+    from attestation.results import Flagged
+
     ca = load_der_x509_certificate(made.chain[0])
+    # What decides nothing is seen by who signs all the same, above all that software made the evidence.
+    flagged = "".join(f", {each.check}" for each in found.result.outcomes if isinstance(each, Flagged))
     return [
         ("sha-256", cell(sha256(text).hexdigest())),
         ("answers", cell(f"{found.name} {made.qa_uid}")),
         ("issuer", cell(made.signer_uid)),
         ("ca", cell(clean(ca.subject.rfc4514_string()))),
         ("ca certificate", cell(sha256(made.chain[0]).hexdigest())),
-        ("evidence", cell(f"{found.envelope.evidence_type} {found.result.tier}")),
+        ("evidence", cell(f"{found.envelope.evidence_type} {found.result.tier}{flagged}")),
         ("key", cell(made.bound_key_fingerprint.hex())),
         ("oaep hash", cell(made.oaep_hash)),
         ("until", cell(f"{made.not_after:%Y-%m-%d %H:%M} UTC")),
