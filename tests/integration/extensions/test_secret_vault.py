@@ -19,7 +19,11 @@ from tests.fixtures.service import Operator, ServiceProcess
 from tests.fixtures.stores import NewDatabase
 from tests.fixtures.tpm import MakeTPM
 
-pytestmark = [pytest.mark.slow, pytest.mark.swtpm, pytest.mark.timeout(420)]  # a hundred programs, one after the other
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.swtpm,
+    pytest.mark.timeout(420),
+]  # a hundred programs, one after the other
 
 CANARY = "canary-91b7-marlin"
 FORBIDDEN = b"this machine may not have this secret"

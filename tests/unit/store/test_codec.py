@@ -92,6 +92,7 @@ BY_HAND = {
     "Countersignature": "four columns of five",
     "DeadLetter": "a codec reads its event",
     "Expiring": "a count and the first",
+    "HSMState": "the first, and counts",
     "ListedCertificate": "three columns of a certificate",
     "Mark": "two columns of a row",
     "Oldest": "three columns of a machine",

@@ -34,6 +34,8 @@ OLDEST_LIST: Final = timedelta(hours=1)
 """A list is begun minutes before it is signed, and its time is set back a little."""
 LONGEST_LIST: Final = timedelta(days=8)
 """The service makes none that is good for more than a week."""
+FURTHEST_NUMBER: Final = 1_000_000
+"""So many lists may have come and gone between two: a number beyond would make all honest ones after it old."""
 
 _SAID: Final = (BASIC_CONSTRAINTS, KEY_USAGE, EXTENDED_KEY_USAGE, SUBJECT_ALT_NAME)
 """Of a certificate that is given again, what was asked for; its addresses may have changed since."""
@@ -142,7 +144,7 @@ def checked_list(due: HSMList, *, newest: int, at: datetime) -> tuple[int, datet
         at: Now, UTC.
 
     Raises:
-        AnswerInvalid: Its number does not rise, its times are not those of a list of now, or an entry is none.
+        AnswerInvalid: Its number does not rise, or too far; its times are not those of a list of now, or an entry is none.
     """
     number, begin, end = due.number, due.this_update, due.next_update
     if number is None or begin is None or end is None:
@@ -150,6 +152,8 @@ def checked_list(due: HSMList, *, newest: int, at: datetime) -> tuple[int, datet
     # An older list would make good again what was revoked since.
     if number <= newest:
         raise AnswerInvalid(f"a list of number {number}; {newest} is published")
+    if number > newest + FURTHEST_NUMBER:
+        raise AnswerInvalid(f"a list of number {number}, far beyond {newest}, which is published")
     # One that begins later is believed by nobody now; one that does not end would be believed for ever.
     if not at - OLDEST_LIST <= begin <= at + SKEW or not at < end <= begin + LONGEST_LIST:
         raise AnswerInvalid("a list that is not of now, or good for too long")

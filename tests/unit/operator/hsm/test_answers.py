@@ -14,6 +14,7 @@ from attestation.pki.leaf import LeafAsked, LeafContent, judge_leaf, make_leaf
 from attestation.wire import b64encode
 from attestation_operator.errors import AnswerInvalid
 from attestation_operator.hsm.answers import (
+    FURTHEST_NUMBER,
     LONGEST_LIST,
     OLDEST_LIST,
     SKEW,
@@ -174,6 +175,7 @@ def due(**change: Any) -> HSMList:
         {"number": None},
         {"number": 6},
         {"number": 5},
+        {"number": 6 + FURTHEST_NUMBER + 1},
         {"this_update": None},
         {"next_update": None},
         {"this_update": AT + SKEW + timedelta(seconds=1)},
