@@ -144,7 +144,7 @@ def checked_list(due: HSMList, *, newest: int, at: datetime) -> tuple[int, datet
         at: Now, UTC.
 
     Raises:
-        AnswerInvalid: Its number does not rise, or too far; its times are not those of a list of now, or an entry is none.
+        AnswerInvalid: Its number does not rise, or rises too far; its times are not of now; an entry is none.
     """
     number, begin, end = due.number, due.this_update, due.next_update
     if number is None or begin is None or end is None:
