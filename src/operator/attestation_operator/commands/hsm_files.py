@@ -9,14 +9,13 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attestation.errors import RequestInvalid
-from attestation.keys import KeyOptions, OpenKey, open_key
-from attestation.keys.file import load_private_key
-from attestation.keys.secrets import from_file
-from attestation.keys.uri import FileRef
 from attestation_cli.plugin import clean
+
+if TYPE_CHECKING:
+    from attestation.keys import KeyOptions, OpenKey
 
 
 def private_key(path: Path, passphrase: Path | None) -> Any:
@@ -26,6 +25,9 @@ def private_key(path: Path, passphrase: Path | None) -> Any:
         KeyUnusable: Others may read the file, or its passphrase is missing; as `attestation.keys.file`.
         KeyUnsupported: Nothing in it is a private key.
     """
+    from attestation.keys.file import load_private_key
+    from attestation.keys.uri import FileRef
+
     return load_private_key(FileRef(path=path.absolute()), _options(passphrase, {}))
 
 
@@ -37,6 +39,9 @@ def signing_key(named: str, passphrase: Path | None, modules: Iterable[str]) -> 
         KeyUnusable: As `attestation.keys.open`.
         RequestInvalid: *modules* are not `name=/path`.
     """
+    from attestation.keys import open_key
+    from attestation.keys.uri import FileRef
+
     listed: dict[str, Path] = {}
     for each in modules:
         name, equals, path = each.partition("=")
@@ -58,6 +63,9 @@ def signing_key(named: str, passphrase: Path | None, modules: Iterable[str]) -> 
 
 
 def _options(passphrase: Path | None, modules: dict[str, Path]) -> KeyOptions:
+    from attestation.keys import KeyOptions
+    from attestation.keys.secrets import from_file
+
     return KeyOptions(
         passphrase=None if passphrase is None else lambda: from_file(passphrase),
         # Whether it is encrypted is the administrator's own affair; who may read it is checked.

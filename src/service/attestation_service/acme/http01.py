@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
-import httpx
 import structlog
 
 from attestation.errors import RateLimited
@@ -104,6 +103,9 @@ async def _ask(hostname: str, addresses: list[str], token: str, settings: Settin
 
 
 async def _fetch(hostname: str, address: str, token: str, settings: Settings) -> bytes:
+    # Here: few services look at hosts.
+    import httpx
+
     host = f"[{address}]" if ":" in address else address
     port = settings.acme_http_port
     url = f"http://{host}:{port}/.well-known/acme-challenge/{token}"
