@@ -221,7 +221,7 @@ def test_halves_of_two_files_do_not_go_together(rig: Rig) -> None:
 def _redelivered(rig: Rig, mark: str) -> Exit:
     """Deliver another configuration over the network, with *mark* in it."""
     for file in Path(rig.service.app.state.resources.settings.config_cache_dir).rglob("*.yaml"):
-        file.write_text(f"{file.read_text()}\n{mark}: true\n")
+        file.write_text(f"{file.read_text()}\n# {mark}\n")
     rig.service.operator().act(rig.machine_id, "redeliver")
     return rig.once()
 
