@@ -111,7 +111,7 @@ def wrap(session: Session, key: Path, under: Path, sha256: str | None, oaep_hash
         private = load_pem_private_key(content, secret)
     except (ValueError, TypeError) as e:
         raise KeyUnusable(f"{key} holds no private key in PEM, or has another passphrase") from e
-    blob = wrap_key(private, kek, oaep_hash="sha1" if oaep_hash == "sha1" else "sha256")  # type: ignore[arg-type]  # judged there
+    blob = wrap_key(private, kek, oaep_hash="sha1" if oaep_hash == "sha1" else "sha256")  # type: ignore[arg-type]  # it refuses other keys
     write_file(session, file, pem(PEM_LABEL, blob).encode("ascii"), f"the key, wrapped under SHA-256 {found}")
 
 

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Protocol
 
 from attestation.api.hsm import HSMIssuedCertificate, HSMList, HSMRequest
@@ -151,19 +152,19 @@ class Rotating:
         work: Callable[[], Answer]
         match turn.ask:
             case Ask.MAKE:
-                work = lambda: self._tokens.make(token, label, spec.key_type)  # noqa: E731 -- one of several
+                work = partial(self._tokens.make, token, label, spec.key_type)
             case Ask.SELF_SIGN:
-                work = lambda: self_signed(spec, made, at=at, number=turn.number)  # noqa: E731 -- likewise
+                work = partial(self_signed, spec, made, at=at, number=turn.number)
             case Ask.CROSS:
                 return await self._crossed(issuer, turn.number, answers[Ask.SELF_SIGN], authority)
             case Ask.TEST:
-                work = lambda: self._tested(token, label)  # noqa: E731 -- likewise
+                work = partial(self._tested, token, label)
             case Ask.LAST_END:
                 held = rotation.held_of(issuer, at).retiring
                 assert held is not None
                 return _last_end(await self._service.begin_list(held.issuer_id or ""))
             case _:
-                work = lambda: self._tokens.destroy(token, label)  # noqa: E731 -- likewise
+                work = partial(self._tokens.destroy, token, label)
         answer: Answer = await self._threads(work)
         return answer
 
