@@ -163,7 +163,7 @@ class Border:
             expected = problems.answer(e, scope)
             if expected is None:
                 problems.log_failure(e)
-                expected = problems.response(problems.internal(request_id))
+                expected = problems.told(scope, problems.internal(request_id))
             if status == 0:
                 await expected(scope, receive, answer)
         finally:

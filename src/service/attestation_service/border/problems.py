@@ -39,7 +39,7 @@ from attestation.errors import (
     Unavailable,
     Unknown,
 )
-from attestation_service.border import limits
+from attestation_service.border import console, limits
 from attestation_service.context.request import origin_of, request_id
 from attestation_service.resources import resources_of
 
@@ -144,6 +144,15 @@ def response(body: Problem, headers: Mapping[str, str] | None = None) -> Respons
     )
 
 
+def told(
+    scope: MutableMapping[str, Any], body: Problem, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return *body* as whoever sent the request of *scope* can read it: JSON, or words for a console."""
+    if console.is_shown(scope):
+        return console.error(body, headers or {})
+    return response(body, headers)
+
+
 def log_failure(error: BaseException) -> None:
     """Log an error nobody expected, with where it arose.
 
@@ -172,17 +181,17 @@ def answer(error: Exception, scope: MutableMapping[str, Any]) -> Response | None
             log.warning("request.unavailable", code=error.code)
         else:
             log.info("request.refused", code=error.code, detail=str(error))
-        return response(body, headers)
+        return told(scope, body, headers)
     if isinstance(error, HTTPException):
         code = FRAMEWORK_CODES.get(error.status_code, "http-error")
         headers = dict(error.headers or {})
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = _allowed_methods(scope) or headers.get("Allow", "")
-        return response(problem(code, error.status_code, str(error.detail), request_id(scope)), headers)
+        return told(scope, problem(code, error.status_code, str(error.detail), request_id(scope)), headers)
     if isinstance(error, RequestValidationError):
         words = "the request does not have the form that this route demands"
         errors = _field_errors(error.errors())
-        return response(problem(FRAMEWORK_CODES[422], 422, words, request_id(scope), errors))
+        return told(scope, problem(FRAMEWORK_CODES[422], 422, words, request_id(scope), errors))
     return None
 
 

@@ -6,6 +6,7 @@ Talos' own fetch sends no Accept header and prints the first 32 bytes of what it
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Final
 
 from fastapi import Header, Path, Query, Request, Response
@@ -14,13 +15,10 @@ from attestation.api import ConfigEnvelope
 from attestation.api.base import NodeNonce
 from attestation.api.operation import Operation
 from attestation.api.operations import OperatorAPI, PublicAPI
-from attestation.errors import (
-    AttestationError,
-    NotAcceptable,
-    Unavailable,
-)
+from attestation.errors import Unavailable
 from attestation.keys import CONFIG_SIGNATURE_HEADER, NODE_NONCE_HEADER
-from attestation_service.border import problems
+from attestation_service.border import console
+from attestation_service.border.console import CONSOLE_BYTES
 from attestation_service.context.request import From
 from attestation_service.delivery import handlers, offline_bundle
 from attestation_service.delivery.handlers import PLAIN, SEALED, Pending
@@ -37,11 +35,10 @@ from attestation_service.routing.openapi import (
 router = machine_router("node: delivery")
 operators = operator_router("operator: machines")
 
-CONSOLE_BYTES: Final = 32
 RETRY_SECONDS: Final = 60
 AGENT: Final = "itl-tpm-register"
 
-Hint = Annotated[str | None, Query(max_length=128, description="Selects a pending answer, nothing more")]
+Hint = Annotated[str | None, Query(description="Selects a pending answer, nothing more")]
 
 
 def _delivered() -> Responses:
@@ -78,7 +75,7 @@ def _errors(operation: Operation) -> Responses:
 
 
 async def fetch(
-    config_token: Annotated[str, Path(max_length=256)],
+    config_token: Annotated[str, Path()],
     request: Request,
     res: Res,
     origin: From,
@@ -90,12 +87,7 @@ async def fetch(
     """
     accept = request.headers.get("accept")
     wanted: handlers.Wanted = "sealed" if accepts(accept, SEALED) else "plain"
-    try:
-        found = await handlers.fetch(config_token, wanted, node_nonce, res=res, origin=origin)
-    except AttestationError as e:
-        if asks_for_json(accept):
-            raise
-        return on_console(e, origin.request_id)
+    found = await handlers.fetch(config_token, wanted, node_nonce, res=res, origin=origin)
     if isinstance(found, Pending):
         return pending_answer(found, accept, res)
     headers = {CONFIG_SIGNATURE_HEADER: found.signature} if found.signature is not None else {}
@@ -114,14 +106,8 @@ async def pending(
 
     MAC, UUID and serial release nothing, and do not even tell whether we know the machine.
     """
-    accept = request.headers.get("accept")
-    try:
-        found = await handlers.pending(res=res, origin=origin)
-    except AttestationError as e:
-        if asks_for_json(accept):
-            raise
-        return on_console(e, origin.request_id)
-    return pending_answer(found, accept, res)
+    found = await handlers.pending(res=res, origin=origin)
+    return pending_answer(found, request.headers.get("accept"), res)
 
 
 def pending_answer(pending: Pending, accept: str | None, res: Resources) -> Response:
@@ -129,10 +115,10 @@ def pending_answer(pending: Pending, accept: str | None, res: Resources) -> Resp
     if res.settings.pending_answer == "empty":
         return Response(status_code=204)
     if res.settings.pending_answer == "retry":
-        if asks_for_json(accept):
+        if console.asks_for_json(accept):
             raise Unavailable(pending.words)
-        return _text(pending.words, 503, {"Retry-After": str(RETRY_SECONDS)})
-    return _text(partial_documents(res.settings.service_url), 200, {})
+        return console.text(pending.words, 503, {"Retry-After": str(RETRY_SECONDS)})
+    return Response(partial_documents(res.settings.service_url), media_type="text/plain")
 
 
 def partial_documents(service_url: str) -> str:
@@ -145,17 +131,8 @@ def partial_documents(service_url: str) -> str:
         "kind: ExtensionServiceConfig\n"
         f"name: {AGENT}\n"
         "environment:\n"
-        f'  - "ITL_REG_URL={service_url}"\n'
+        f"  - {json.dumps(f'ITL_REG_URL={service_url}')}\n"  # which is YAML too
     )
-
-
-def on_console(error: AttestationError, instance: str) -> Response:
-    """Return *error* as at most 32 bytes of text: what Talos prints."""
-    problem, headers = problems.from_error(error, instance)
-    words = "encrypted delivery required" if isinstance(error, NotAcceptable) else problem.title.lower()
-    if isinstance(error, NotAcceptable):
-        headers["X-Accept"] = SEALED
-    return _text(words[:CONSOLE_BYTES], problem.status, headers)
 
 
 def accepts(header: str | None, media_type: str) -> bool:
@@ -165,16 +142,6 @@ def accepts(header: str | None, media_type: str) -> bool:
         if name == media_type:
             return not any(p.replace(" ", "") in ("q=0", "q=0.0", "q=0.00", "q=0.000") for p in parameters)
     return False
-
-
-def asks_for_json(header: str | None) -> bool:
-    """Return True if *header* names JSON, or any media type that is JSON inside."""
-    names = (part.partition(";")[0].strip().lower() for part in (header or "").split(","))
-    return any(name == "application/json" or name.endswith("+json") for name in names)
-
-
-def _text(words: str, status: int, headers: dict[str, str]) -> Response:
-    return Response(words, status_code=status, headers=headers, media_type="text/plain")
 
 
 route(

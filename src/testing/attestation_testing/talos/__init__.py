@@ -1,0 +1,1 @@
+"""What a machine that boots Talos meets, in a test."""
