@@ -48,6 +48,7 @@ CODES = {
     "ChallengeUsed": "challenge-used",
     "ClientCertificateUntrusted": "client-cert-untrusted",
     "ClusterNotConfigured": "cluster-not-configured",
+    "ClusterUnknown": "cluster-unknown",
     "CollateralInvalid": "collateral-invalid",
     "ConfigTokenConsumed": "token-consumed",
     "ConfigTokenUnknown": "config-token-unknown",

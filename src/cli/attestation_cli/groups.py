@@ -15,6 +15,10 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "approval": ("attestation_cli.commands.approval", "What waits for the vote of another operator."),
     "token": ("attestation_cli.commands.token", "Registration tokens: admit the machine that presents one."),
     "allow-list": ("attestation_cli.commands.allow_list", "EKs that are admitted in advance."),
+    "cluster": (
+        "attestation_cli.commands.cluster",
+        "Clusters: what is in each, and which Talos it runs.",
+    ),
     "audit": ("attestation_cli.commands.audit", "Read and verify the audit chain."),
     "witness": ("attestation_cli.commands.witness", "Cosign the checkpoints of somebody's audit log."),
     "query": (

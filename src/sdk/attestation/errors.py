@@ -31,7 +31,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   └── MachineRejected  MachineNotAdmitted  NodeRequestDenied
     ├── Unknown                        it does not exist (any more)
     │   ├── ChallengeUnknown  MachineUnknown  ConfigTokenUnknown  RegistrationTokenUnknown
-    │   ├── AllowListEntryUnknown  PolicyUnknown  ApprovalUnknown
+    │   ├── AllowListEntryUnknown  PolicyUnknown  ApprovalUnknown  ClusterUnknown
     │   ├── ResultUnknown  TrustCertificateUnknown
     │   ├── QueryUnknown               a query that nobody keeps under this name
     │   ├── HSMQuoteUnknown            a QuoteAttestation that no controller of the cluster brought
@@ -389,6 +389,12 @@ class AllowListEntryUnknown(Unknown):
     """This EK is not on the allow-list."""
 
     code = "allow-list-entry-unknown"
+
+
+class ClusterUnknown(Unknown):
+    """No operator declared a cluster of this name, and no machine is in it."""
+
+    code = "cluster-unknown"
 
 
 class ResultUnknown(Unknown):

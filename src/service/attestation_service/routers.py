@@ -14,6 +14,7 @@ from attestation_service.attest.routes import router as attest
 from attestation_service.audit.routes import public as audit_public
 from attestation_service.audit.routes import router as audit
 from attestation_service.ca.routes import router as ca
+from attestation_service.clusters.routes import router as clusters
 from attestation_service.collateral.routes import router as collateral
 from attestation_service.delivery.routes import operators as delivery_operators
 from attestation_service.delivery.routes import router as delivery
@@ -58,6 +59,7 @@ ROUTERS: Final = (
     approvals,
     tokens,
     allow_list,
+    clusters,
     operator_certificates,
     node_csr_controllers,
     node_csr,

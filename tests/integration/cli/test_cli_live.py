@@ -309,6 +309,14 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert "w-4" in terminal.ok("allow-list", "list")
     terminal.ok("allow-list", "remove", fourth.tpm.ek.public.fingerprint()[:12], "--yes")
 
+    # Clusters: those that are declared, those that machines are in, and a slip of the pen.
+    terminal.ok("cluster", "create", "prod", "--description", "racks 4 to 9")
+    assert terminal.json("cluster", "set", "prod", "--description", "racks")["description"] == "racks"
+    assert "racks" in terminal.ok("cluster", "show", "prod")
+    assert "default  no" in terminal.ok("cluster", "list")
+    slip = terminal.run("token", "create", "--role", "worker-app", "--cluster-id", "prdo")
+    assert (slip.exit_code, "is it spelled so" in slip.stderr) == (3, True)
+
     # Another one takes its place.
     spare = Rig(local, tmp_path, seed=7)
     assert spare.once() is Exit.PENDING_APPROVAL

@@ -25,6 +25,7 @@ from attestation.machines.dual_control import (
     of_ca_import,
     of_ca_revocation,
     of_ca_rotation,
+    of_cluster_version,
     of_machine,
     of_offline_bundle,
     of_operator_certificate,
@@ -160,6 +161,18 @@ ASKED: dict[str, tuple[Proposal, str | None, str, Any]] = {
             "chain_pem": pem("CERTIFICATE", b"one") + pem("CERTIFICATE", b"two"),
         }
         | WHY,
+    ),
+    "cluster": (
+        of_cluster_version(cluster="c", description="rack 4", talos_version="v1.13.9", replaces=None),
+        None,
+        "POST /clusters",
+        {"cluster_id": "c", "description": "rack 4", "talos_version": "v1.13.9"},
+    ),
+    "version of a cluster": (
+        of_cluster_version(cluster="c", description=None, talos_version="default", replaces="v1.13.9"),
+        None,
+        "POST /clusters/c",
+        {"talos_version": "default"},
     ),
     "person": (
         of_operator_certificate(**PERSON, spki_sha256="ab" * 32),

@@ -30,6 +30,7 @@ from attestation.machines.dual_control import (
     of_ca_import,
     of_ca_revocation,
     of_ca_rotation,
+    of_cluster_version,
     of_extension,
     of_machine,
     of_offline_bundle,
@@ -828,6 +829,24 @@ def test_a_ca_that_is_brought_in_concerns_every_role() -> None:
     )
     for name, value in asked.items():
         assert of_ca_import(**(asked | {name: f"{value[:-1]}x"})).digest() != proposal.digest()
+
+
+def test_a_clusters_version_concerns_every_role() -> None:
+    """Which cluster, which version, instead of which, and what is said beside it: each is bound."""
+    asked: dict[str, Any] = {
+        "cluster": "prod",
+        "description": "Rack 4",
+        "talos_version": "v1.13.9",
+        "replaces": "default",
+    }
+    proposal = of_cluster_version(**asked)
+    assert (proposal.roles, proposal.cluster_id, proposal.machine_id) == (frozenset(Role), "prod", None)
+    assert proposal.subject == "Talos v1.13.9 for cluster prod, instead of default"
+    for name, value in asked.items():
+        assert of_cluster_version(**(asked | {name: f"{value}x"})).digest() != proposal.digest()
+    declared = of_cluster_version(**(asked | {"replaces": None}))
+    assert declared.subject == "Talos v1.13.9 for cluster prod"
+    assert about(json.loads(declared.canonical())) == about(json.loads(proposal.canonical()))
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ OTHER: Mapping[str, Mapping[str, Any]] = {
     "ak-binding": {"ak_name": b"another"},
     "chip-mark": {"machine_id": "f" * 36},
     "allow-list": {"ek_fingerprint": "e" * 96},
+    "cluster": {"cluster_id": "another"},
     "token": {"id": None, "token_id": "f" * 16, "token_sha256": b"x" * 32},
     "vote": {"id": None, "operator_sub": "somebody else"},
     "refused-key": {"spki_sha256": "f" * 64},
@@ -67,6 +68,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
     "ak-binding": {"ek_fingerprint": "e" * 96},
     "chip-mark": {"ended_as": "rejected"},
     "allow-list": {"role": "controlplane"},
+    "cluster": {"talos_version": "v1.9.5"},
     "token": {"uses_left": 1},
     "vote": {"expires_at": 1 << 60},
     "refused-key": {"why": "nothing"},
@@ -172,6 +174,7 @@ async def furnished(start: Starter) -> Service:
     for method, path, body in (
         ("POST", "/registration-tokens", {"role": "worker-app", "uses": 3, "expires_in_seconds": 600}),
         ("POST", "/allow-list", {"entries": [{"ek_fingerprint": "a" * 96, "role": "worker-app"}]}),
+        ("POST", "/clusters", {"cluster_id": "prod"}),
         ("POST", "/policies", a_policy(name="app")),
         ("PUT", "/policies/assignments/role/worker-app", {"policy": "app@1"}),
     ):
@@ -266,6 +269,7 @@ UNTOLD = {
     "ak-binding": {"bound_at"},
     "chip-mark": {"ended_at"},
     "allow-list": {"note", "created_at", "created_by"},
+    "cluster": {"description", "created_at", "created_by", "changed_at", "changed_by"},
     "token": {"id", "created_at", "created_by"},
     "vote": {"id", "subject", "hostname", "assigned_ip", "reason", "document"},
     "refused-key": {"added_at", "added_by"},

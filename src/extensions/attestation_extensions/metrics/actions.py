@@ -12,15 +12,15 @@ _CORE: Final = """
     acme_account_created acme_account_ended acme_key_changed acme_key_made acme_key_revoked acme_validated
     ak_reset alarm allow_list_approved allow_list_import allow_list_remove approval_objected approval_void
     approval_withdrawn approve approve_hardware approve_vote assurance_changed attest attest_failed
-    authority_changed break_glass ca_chain ca_created ca_csr ca_import ca_import_key ca_rotate cert_held cert_issued
-    cert_refused cert_released cert_revoked cert_voided checkpoint_refused collateral_import collateral_refresh
-    config_delivered database_accepted database_backed_up database_bound delete denied directive_ack export
-    extension_retry heartbeat_missed heartbeat_resumed hsm_certificate_issued hsm_certificate_revoked
-    hsm_certificate_void hsm_issuer_registered hsm_key_step hsm_quote_judged key_refused label lock
-    node_csr_approved node_csr_denied offline_bundle pending_displaced pending_purged policy_assign
-    policy_create policy_learn policy_unassign query query_delete query_save query_take_over redeliver register
-    reject revoke role_change run_judged run_opened run_sealed settings_weakened token_issued token_revoked
-    trust_add trust_distrust trust_restore unlock wipe_ack
+    authority_changed break_glass ca_chain ca_created ca_csr ca_import ca_import_key ca_rotate cert_held
+    cert_issued cert_refused cert_released cert_revoked cert_voided checkpoint_refused cluster_change
+    cluster_create collateral_import collateral_refresh config_delivered database_accepted database_backed_up
+    database_bound delete denied directive_ack export extension_retry heartbeat_missed heartbeat_resumed
+    hsm_certificate_issued hsm_certificate_revoked hsm_certificate_void hsm_issuer_registered hsm_key_step
+    hsm_quote_judged key_refused label lock node_csr_approved node_csr_denied offline_bundle pending_displaced
+    pending_purged policy_assign policy_create policy_learn policy_unassign query query_delete query_save
+    query_take_over redeliver register reject revoke role_change run_judged run_opened run_sealed
+    settings_weakened token_issued token_revoked trust_add trust_distrust trust_restore unlock wipe_ack
 """
 _OURS: Final = """
     identity_key_rotated identity_token

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from attestation.api.approvals import *  # noqa: F403 -- likewise
     from attestation.api.audit import *  # noqa: F403 -- likewise
     from attestation.api.ca import *  # noqa: F403 -- likewise
+    from attestation.api.clusters import *  # noqa: F403 -- likewise
     from attestation.api.collateral import *  # noqa: F403 -- likewise
     from attestation.api.enrollment import *  # noqa: F403 -- likewise
     from attestation.api.extensions import *  # noqa: F403 -- likewise
@@ -51,6 +52,7 @@ _MODULES = (
     "runs",
     "hsm",
     "acme",
+    "clusters",
 )
 
 

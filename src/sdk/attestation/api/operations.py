@@ -32,10 +32,10 @@ PEM: Final = "application/x-pem-file"
 CRL: Final = "application/pkix-crl"
 OCSP: Final = "application/ocsp-response"
 ACT: Final = (e.MachineUnknown, e.TransitionForbidden, e.MachineChanged)
-GRANT: Final = (*ACT, e.AssuranceTooLow, e.EphemeralForbidden, e.NameInUse)
+GRANT: Final = (*ACT, e.ClusterUnknown, e.AssuranceTooLow, e.EphemeralForbidden, e.NameInUse)
 NO_RESULT: Final = (e.MachineUnknown, e.ResultUnknown)
 NO_CERTIFICATE: Final = (e.CertificateUnknown, e.TransitionForbidden)
-ASSIGNMENT: Final = (e.PolicyUnknown, e.PolicyInvalid, e.MachineUnknown, e.RequestInvalid)
+ASSIGNMENT: Final = (e.PolicyUnknown, e.ClusterUnknown, e.PolicyInvalid, e.MachineUnknown, e.RequestInvalid)
 PROOF: Final = (e.ProofUnavailable, e.RateLimited, e.Unavailable)
 LIST: Final = (e.CANotConfigured, e.IssuerUnknown, e.RateLimited, e.SignerBusy, e.SignerUnavailable)
 CHALLENGED: Final = (e.MachineUnknown, e.ChallengeUnknown, e.ChallengeUsed, e.ChallengeExpired)
@@ -401,7 +401,8 @@ class OperatorAPI:
 
     # Admission in advance
 
-    @operation("create_registration_token", "POST /registration-tokens", e.NameInUse, e.RequestInvalid)
+    @operation("create_registration_token", "POST /registration-tokens", e.NameInUse, e.ClusterUnknown,
+               e.RequestInvalid)
     def create_registration_token(
         self, request: api.RegistrationTokenRequest
     ) -> api.RegistrationTokenCreated | api.PendingApproval:
@@ -449,7 +450,7 @@ class OperatorAPI:
     ) -> Annotated[Iterator[api.ACMEOrderDetail], api.ACMEOrderPage]:
         """Yield ACME orders, newest first; each goes a day after its end."""
 
-    @operation("import_allow_list", "POST /allow-list", e.RequestInvalid, e.NameInUse)
+    @operation("import_allow_list", "POST /allow-list", e.RequestInvalid, e.NameInUse, e.ClusterUnknown)
     def import_allow_list(self, request: api.AllowListImport) -> api.AllowListImported | api.PendingApproval:
         """Admit EKs in advance, all of them or none, or vote for it; at most 10,000 and 1 MiB."""
 
@@ -462,6 +463,28 @@ class OperatorAPI:
     @operation("remove_from_allow_list", "DELETE /allow-list/{ek_fingerprint}", e.AllowListEntryUnknown)
     def remove_from_allow_list(self, ek_fingerprint: str) -> None:
         """Remove one EK from the allow-list; machines already admitted stay."""
+
+    # Clusters
+
+    @operation("list_clusters", "GET /clusters", e.RequestInvalid)
+    def clusters(
+        self, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.ClusterSummary], api.ClusterPage]:
+        """Yield clusters that are declared or that machines are in, in the order of their ids."""
+
+    @operation("create_cluster", "POST /clusters", e.AlreadyExists)
+    def create_cluster(self, request: api.ClusterCreate) -> api.ClusterDetail | api.PendingApproval:
+        """Declare a cluster; with a version of Talos, or vote for it."""
+
+    @operation("get_cluster", "GET /clusters/{cluster_id}", e.ClusterUnknown)
+    def cluster(self, cluster_id: str) -> api.ClusterDetail:
+        """Return one cluster."""
+
+    @operation("change_cluster", "POST /clusters/{cluster_id}", e.ClusterUnknown)
+    def change_cluster(
+        self, cluster_id: str, request: api.ClusterChange
+    ) -> api.ClusterDetail | api.PendingApproval:
+        """Change what is declared of a cluster; another version of Talos, or vote for it."""
 
     # Audit
 

@@ -191,6 +191,15 @@ def _person(asked: _Asked) -> BaseModel:
     return asked.client.request_operator_certificate(api.OperatorCertificateRequest.model_validate(request))
 
 
+def _cluster(asked: _Asked) -> BaseModel:
+    terms = asked.terms
+    request = {name: terms[name] for name in ("description", "talos_version")}
+    if terms["replaces"] is not None:
+        return asked.client.change_cluster(terms["cluster"], api.ClusterChange.model_validate(request))
+    request["cluster_id"] = terms["cluster"]
+    return asked.client.create_cluster(api.ClusterCreate.model_validate(request))
+
+
 _ACTS: Final[Mapping[str, Callable[[_Asked], BaseModel | None]]] = {
     Transition.APPROVE: _approve,
     Transition.UNLOCK: lambda asked: asked.client.unlock(asked.machine, asked.said),
@@ -214,5 +223,6 @@ _ACTS: Final[Mapping[str, Callable[[_Asked], BaseModel | None]]] = {
     kinds.CA_CHAIN: _chain,
     kinds.CA_IMPORT: _key,
     kinds.OPERATOR_CERTIFICATE: _person,
+    kinds.CLUSTER_VERSION: _cluster,
 }
 """How each kind of proposal is asked for; a test compares the names with those that the service gates."""

@@ -50,6 +50,7 @@ CA_CHAIN = "ca_chain"
 CA_IMPORT = "ca_import"
 OFFLINE_BUNDLE = "offline_bundle"
 REPLACE = "replace"
+CLUSTER_VERSION = "cluster_version"
 
 EXTENSION = "."
 """Stands in the names of acts of extensions, `<name>.<word>`, and in no other."""
@@ -180,6 +181,9 @@ def subject_of(
             f"key of CA {terms['name']} for {terms['purpose']} certificates, root {terms['root']}, "
             f"SHA-256 {terms['root_sha256']}, until {terms['until']}"
         )
+    if action == CLUSTER_VERSION:
+        instead = "" if terms["replaces"] is None else f", instead of {terms['replaces']}"
+        return f"Talos {terms['talos_version']} for cluster {terms['cluster']}{instead}"
     if action == OPERATOR_CERTIFICATE:
         return f"certificate of {terms['duty']} {terms['name']}"
     if action == REPLACE:
@@ -338,6 +342,7 @@ _NAMED_BY: Final = {
     CA_CHAIN: ("issuer",),
     CA_IMPORT: ("purpose", "algorithm"),
     OPERATOR_CERTIFICATE: ("name",),
+    CLUSTER_VERSION: ("cluster",),
 }
 """The terms that name what an act is about, where it is about no machine."""
 
@@ -618,6 +623,30 @@ def of_operator_certificate(*, name: str, duty: str, spki_sha256: str, days: int
         terms={"name": name, "duty": duty, "spki_sha256": spki_sha256, "days": days},
         roles=frozenset(Role),
     )
+
+
+def of_cluster_version(
+    *, cluster: str, description: str | None, talos_version: str, replaces: str | None
+) -> Proposal:
+    """Return the proposal that a cluster runs *talos_version* from now on; it concerns machines of every role.
+
+    Args:
+        cluster: Its id.
+        description: What is to be said of it beside that, or None.
+        talos_version: With a `v`; `default` is the service's own.
+        replaces: What is declared now, likewise; None where the cluster is to be declared.
+    """
+    proposal = _of_no_machine(
+        CLUSTER_VERSION,
+        terms={
+            "cluster": cluster,
+            "description": description,
+            "talos_version": talos_version,
+            "replaces": replaces,
+        },
+        roles=frozenset(Role),
+    )
+    return replace(proposal, cluster_id=cluster)
 
 
 def _of_no_machine(action: str, *, terms: dict[str, str | int | None], roles: frozenset[Role]) -> Proposal:

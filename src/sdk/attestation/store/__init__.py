@@ -20,6 +20,7 @@ from attestation.store.captures import Capture, CaptureFilter
 from attestation.store.challenges import Challenge, Purpose
 from attestation.store.chips import AKBinding
 from attestation.store.chores import Chore
+from attestation.store.clusters import Cluster, ClusterCounts, ListedCluster
 from attestation.store.collateral import StoredCollateral
 from attestation.store.grants import grant
 from attestation.store.handovers import DeadLetter, Waiting
@@ -96,6 +97,8 @@ __all__ = [
     "CaptureFilter",
     "Challenge",
     "Chore",
+    "Cluster",
+    "ClusterCounts",
     "ConfigToken",
     "Countersignature",
     "CountersignatureKind",
@@ -117,6 +120,7 @@ __all__ = [
     "IssuerPurpose",
     "IssuerState",
     "ListedCertificate",
+    "ListedCluster",
     "LogKind",
     "LookUp",
     "MachineCounts",

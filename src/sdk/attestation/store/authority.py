@@ -19,6 +19,7 @@ from attestation.store.tables import (
     ApprovalRow,
     CAChainRow,
     ChipMarkRow,
+    ClusterRow,
     IssuanceRow,
     IssuerRow,
     MachineIdentityRow,
@@ -89,6 +90,8 @@ AUTHORITY: Final = {
             "ek_fingerprint",
             "role hostname assigned_ip cluster_id removed_at",
         ),
+        # Which documents its machines are given, and by which schema they are judged.
+        _table("cluster", ClusterRow, "cluster_id", "talos_version"),
         _table(
             "token",
             RegistrationTokenRow,

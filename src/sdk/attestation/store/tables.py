@@ -1066,6 +1066,20 @@ class AllowListTableRow(Base):
     removed_at: Mapped[datetime | None]
 
 
+class ClusterRow(Base):
+    """Clusters that operators declared. One that has machines is one without a row too."""
+
+    __tablename__ = "clusters"
+
+    cluster_id: Mapped[Key]
+    description: Mapped[str | None]
+    talos_version: Mapped[str | None]
+    created_at: Mapped[datetime]
+    created_by: Mapped[str]
+    changed_at: Mapped[datetime]
+    changed_by: Mapped[str]
+
+
 class RegistrationTokenRow(Base):
     """Tokens of operators that admit machines; only their SHA-256 is kept."""
 

@@ -18,6 +18,7 @@ from attestation.store.captures import Captures
 from attestation.store.challenges import Challenges
 from attestation.store.chips import AKBindings, ChipMarks
 from attestation.store.chores import Chores
+from attestation.store.clusters import Clusters
 from attestation.store.collateral import CollateralItems
 from attestation.store.handovers import Handovers
 from attestation.store.hsm import HSM
@@ -74,6 +75,7 @@ class Tx:
         "challenges",
         "chip_marks",
         "chores",
+        "clusters",
         "collateral",
         "config_tokens",
         "ek_certificates",
@@ -142,6 +144,7 @@ class Tx:
         self.schema = Schema(sql)
         self.known_keys = KnownKeys(sql)
         self.chores = Chores(sql)
+        self.clusters = Clusters(sql)
         self.collateral = CollateralItems(sql)
         self.issuers = Issuers(sql)
         self.refused_keys = RefusedKeys(sql)

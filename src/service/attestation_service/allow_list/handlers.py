@@ -77,6 +77,7 @@ async def import_entries(
     Raises:
         RequestInvalid: An EK is named twice, or two entries are called alike.
         NameInUse: A machine with another EK is called like an entry.
+        ClusterUnknown: An entry names a cluster that nobody declared.
         BreakGlassCannotVote: Several people must agree to it.
     """
     at = res.clock.now()
@@ -90,6 +91,8 @@ async def import_entries(
     ]
 
     def work(tx: Tx) -> AllowListImported | PendingApproval:
+        for cluster_id in sorted({row.cluster_id or DEFAULT_CLUSTER for row in rows}):
+            tx.clusters.demand_known(cluster_id)
         for row in rows:
             _demand_free(tx, row, res.settings)
         agreed = _agreed(tx, rows, res, operator, at)

@@ -103,6 +103,7 @@ async def perform(
         MachineChanged: It is not at the version that the operator saw, or not called as they typed.
         AssuranceTooLow: It is not vouched for as well as the role demands.
         NameInUse: Another machine of its cluster is called so.
+        ClusterUnknown: It would be in a cluster that nobody declared.
         BreakGlassCannotVote: Several people must agree to it.
     """
     at = res.clock.now()
@@ -117,6 +118,8 @@ async def perform(
         # 2. The one table says whether and whither.
         status = next_status(before.status, act.transition)
         # 3. A role is for machines that are vouched for well enough: said now, not at every attestation to come.
+        if act.changes.get("cluster_id") is not None:
+            tx.clusters.demand_known(act.changes["cluster_id"])
         demand_assurance(tx, before, act, res.settings)
         _demand_names(tx, before, act, res.settings)
         # 4. What yields credentials of a role under dual control needs several to ask for the same.

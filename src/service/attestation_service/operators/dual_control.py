@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from attestation.api import ApprovalDetail, PendingApproval
+from attestation.api.clusters import SERVICE_VERSION
 from attestation.clock import rfc3339
 from attestation.errors import (
     ApprovalUnknown,
@@ -35,6 +36,7 @@ from attestation.errors import (
 from attestation.machines import NodeEvent, Role
 from attestation.machines.dual_control import (
     CA_ROTATION,
+    CLUSTER_VERSION,
     POLICY_ASSIGN,
     POLICY_UNASSIGN,
     Proposal,
@@ -315,6 +317,10 @@ def overtaken_by(tx: Tx, approval: Approval, settings: Settings) -> tuple[str, .
     if approval.action == CA_ROTATION:
         active = tx.issuers.active(terms["purpose"], terms["algorithm"])
         return () if active is not None and terms["active"] == active.issuer_id else ("active",)
+    if approval.action == CLUSTER_VERSION:
+        declared = tx.clusters.get(terms["cluster"])
+        said = None if declared is None else declared.talos_version or SERVICE_VERSION
+        return () if terms["replaces"] == said else ("replaces",)
     if approval.machine_id is None:
         return ()
     machine = tx.machines.by_id(approval.machine_id)

@@ -191,12 +191,15 @@ def _change(
     Raises:
         PolicyUnknown: No such policy, or nothing is assigned that could end.
         MachineUnknown: No such machine.
+        ClusterUnknown: A cluster that nobody declared.
     """
     machine = tx.machines.require(subject) if scope == "machine" else None
     # 1. What applies there now is part of what is agreed to: two who saw another state agree to something else.
     now = tx.policies.assigned(scope, subject)
     if now is None and ref is None:
         raise PolicyUnknown(f"nothing is assigned to {scope} {subject[:80]!r}")
+    if ref is not None and scope == "cluster":
+        tx.clusters.demand_known(subject)
     if ref is not None:
         _demand_agreement(tx, scope, policy.stored(tx, ref))
     # 2. Enough people agree to exactly this document, by its digest.

@@ -38,6 +38,7 @@ async def create(
     Raises:
         RequestInvalid: A host name or address for several machines.
         NameInUse: A machine is called so already.
+        ClusterUnknown: A cluster that nobody declared.
         BreakGlassCannotVote: Several people must agree to it.
     """
     at = res.clock.now()
@@ -46,6 +47,7 @@ async def create(
     proposal = of_registration_token(**request.model_dump())
 
     def work(tx: Tx) -> RegistrationTokenCreated | PendingApproval:
+        tx.clusters.demand_known(request.cluster_id or DEFAULT_CLUSTER)
         # Told now; asked again when it is used, for much may happen until then.
         names.demand_free(
             tx, res.settings, "", request.cluster_id or DEFAULT_CLUSTER, request.hostname, request.assigned_ip

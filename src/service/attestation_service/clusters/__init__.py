@@ -1,0 +1,1 @@
+"""Clusters: what operators declare of them, and what is in them."""
