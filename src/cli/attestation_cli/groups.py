@@ -19,6 +19,7 @@ GROUPS: Mapping[str, tuple[str, str]] = {
         "attestation_cli.commands.cluster",
         "Clusters: what is in each, and which Talos it runs.",
     ),
+    "image": ("attestation_cli.commands.image", "Images of Talos that any machine of a role can boot."),
     "audit": ("attestation_cli.commands.audit", "Read and verify the audit chain."),
     "witness": ("attestation_cli.commands.witness", "Cosign the checkpoints of somebody's audit log."),
     "query": (

@@ -48,6 +48,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     ├── RequestInvalid                 well-formed, but the values cannot be right
     │   ├── EKFingerprintMismatch  PolicyInvalid  ProofUnavailable
     │   ├── BundleInvalid  CollateralInvalid  IdempotencyKeyReused
+    │   ├── SchematicInvalid           a schematic of an image may not be made: a secret, one machine, unknown members
     │   ├── BodyTooComplex             more members, or deeper, than any honest body
     │   ├── QueryInvalid               a query breaks the rules of its language, and where
     │   ├── QueryFailed                a query that cannot be computed: a value is too large or out of range
@@ -68,6 +69,9 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── StoreUnavailable           └── StoreBusy
     │   ├── QueryTimeout  QueriesBusy  a query was not done in time, and was ended; or not begun
     │   ├── CANotConfigured  CertificateNotConformant  ServiceBusy
+    │   ├── FactoryUnavailable         the Image Factory does not answer
+    │   │   └── FactoryAnswerInvalid   it answers what cannot be understood
+    │   │       └── SchematicMismatch  it calls a schematic by another id than it has
     │   ├── EndorsementMissing         what would vouch for hardware is not at hand, or has expired
     │   └── SignerUnavailable          a private key cannot sign now; it may later
     │       └── SignerBusy
@@ -671,6 +675,12 @@ class BundleInvalid(RequestInvalid):
     code = "trust-bundle-invalid"
 
 
+class SchematicInvalid(RequestInvalid):
+    """A schematic holds what looks like a secret or like one machine, or what no schematic has."""
+
+    code = "schematic-invalid"
+
+
 class CAChainInvalid(RequestInvalid):
     """The certificates do not lead from the key of a CA of ours, under its name, to a root."""
 
@@ -895,6 +905,24 @@ class ServiceBusy(Unavailable):
     """So much is being served for people whom nobody knows that nothing more is begun for them now."""
 
     code = "service-busy"
+
+
+class FactoryUnavailable(Unavailable):
+    """The Image Factory did not answer, or refused a schematic."""
+
+    code = "factory-unavailable"
+
+
+class FactoryAnswerInvalid(FactoryUnavailable):
+    """The Image Factory answered what cannot be understood, or more than an answer may have."""
+
+    code = "factory-answer-invalid"
+
+
+class SchematicMismatch(FactoryAnswerInvalid):
+    """The Image Factory calls a schematic by another id than its text has: its images may be others than ours."""
+
+    code = "schematic-mismatch"
 
 
 class CANotConfigured(Unavailable):

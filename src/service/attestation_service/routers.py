@@ -26,6 +26,7 @@ from attestation_service.health.routes import router as health
 from attestation_service.hsm.routes import controllers as hsm_controllers
 from attestation_service.hsm.routes import public as hsm_public
 from attestation_service.hsm.routes import router as hsm
+from attestation_service.images.routes import router as images
 from attestation_service.machines.routes import router as machines
 from attestation_service.node_csr.routes import controllers as node_csr_controllers
 from attestation_service.node_csr.routes import router as node_csr
@@ -60,6 +61,7 @@ ROUTERS: Final = (
     tokens,
     allow_list,
     clusters,
+    images,
     operator_certificates,
     node_csr_controllers,
     node_csr,

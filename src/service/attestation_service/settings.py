@@ -108,6 +108,9 @@ class Settings(BaseSettings):
     config_lint: Literal["refuse", "warn"] = "refuse"
     installer_image: str = ""
     iso_url: str = ""
+    factory_url: str = "https://factory.talos.dev"
+    factory_extensions: Annotated[tuple[str, ...], *CommaList] = ()
+    factory_ca_file: Path | None = None
 
     # Operators: break-glass
     admin_token: SecretStr | None = None
@@ -328,6 +331,7 @@ class Settings(BaseSettings):
     @field_validator(
         "service_url",
         "iso_url",
+        "factory_url",
         "oidc_issuer",
         "audit_timestamp_url",
         "traces_url",
@@ -350,6 +354,19 @@ class Settings(BaseSettings):
             raise ValueError(str(e)) from None
         return version
 
+    @field_validator("factory_extensions")
+    @classmethod
+    def _in_any_schematic(cls, extensions: tuple[str, ...]) -> tuple[str, ...]:
+        if not extensions:
+            return extensions
+        from attestation.talos.schematic import Schematic  # only who sets some waits for a YAML library
+
+        try:
+            Schematic(official_extensions=extensions)
+        except RequestInvalid as e:
+            raise ValueError(str(e)) from None
+        return extensions
+
     @field_validator("traces_url")
     @classmethod
     def _traces_go_to_whom_they_are_for(cls, url: str) -> str:
@@ -371,7 +388,7 @@ class Settings(BaseSettings):
             raise ValueError("needs the extra s3: itl-attestation-service[s3]")
         return url
 
-    @field_validator("service_url", "iso_url", "pki_url")
+    @field_validator("service_url", "iso_url", "factory_url", "pki_url")
     @classmethod
     def _no_slash(cls, url: str) -> str:
         # Not the issuer's: it is compared letter by letter with what tokens say (OpenID Connect Discovery §4.3).
@@ -679,6 +696,10 @@ class Settings(BaseSettings):
             (
                 self.service_url.startswith("http://"),
                 "ITL_SERVICE_URL begins with http://: nodes cannot tell this service from another",
+            ),
+            (
+                self.factory_url.startswith("http://"),
+                "ITL_FACTORY_URL begins with http://: a stranger on the way can give machines another image",
             ),
             (
                 self.proxy_secret is not None

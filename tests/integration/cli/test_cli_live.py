@@ -113,12 +113,16 @@ class Terminal:
         return json.loads(self.ok(*args, "-o", "json"))
 
 
+IMAGE = "https://images.example/itl-talos.iso"
+
+
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcessService]:
     """A service that lets nobody alone make a controlplane; whoever uses it has an empty home."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("HOME", str(tmp_path))
     settings = {
+        "iso_url": IMAGE,
         "dual_control_roles": ["controlplane"],
         "enrollment_ca_unencrypted": True,
         "operator_certificates": True,
@@ -316,6 +320,10 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert "default  no" in terminal.ok("cluster", "list")
     slip = terminal.run("token", "create", "--role", "worker-app", "--cluster-id", "prdo")
     assert (slip.exit_code, "is it spelled so" in slip.stderr) == (3, True)
+    # What they boot: an image of the service's own, or a schematic, which nobody needs to be asked for.
+    assert terminal.json("image", "url", "--role", "worker-app")["url"] == IMAGE
+    schematic = terminal.json("image", "schematic", "--service-url", "https://attest.example")
+    assert "talos.config=https://attest.example/" in schematic["schematic"]
 
     # Another one takes its place.
     spare = Rig(local, tmp_path, seed=7)

@@ -63,6 +63,10 @@ EXPECTED = {
     "operator-access-not-configured": 503,
     "base-config-missing": 503,
     "base-config-invalid": 503,
+    "schematic-invalid": 422,
+    "factory-unavailable": 503,
+    "factory-answer-invalid": 502,
+    "schematic-mismatch": 502,
     "store-unavailable": 503,
 }
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from attestation.api.enrollment import *  # noqa: F403 -- likewise
     from attestation.api.extensions import *  # noqa: F403 -- likewise
     from attestation.api.hsm import *  # noqa: F403 -- likewise
+    from attestation.api.images import *  # noqa: F403 -- likewise
     from attestation.api.inspection import *  # noqa: F403 -- likewise
     from attestation.api.node import *  # noqa: F403 -- likewise
     from attestation.api.node_csr import *  # noqa: F403 -- likewise
@@ -53,6 +54,7 @@ _MODULES = (
     "hsm",
     "acme",
     "clusters",
+    "images",
 )
 
 

@@ -450,6 +450,11 @@ class OperatorAPI:
     ) -> Annotated[Iterator[api.ACMEOrderDetail], api.ACMEOrderPage]:
         """Yield ACME orders, newest first; each goes a day after its end."""
 
+    @operation("issue_image", "POST /images", e.SchematicInvalid, e.RequestInvalid, e.FactoryUnavailable,
+               e.FactoryAnswerInvalid, e.SchematicMismatch, e.ClusterUnknown)
+    def issue_image(self, request: api.ImageRequest) -> api.ImageDetail:
+        """Have the image made that any machine of a role can boot, and learn where it is."""
+
     @operation("import_allow_list", "POST /allow-list", e.RequestInvalid, e.NameInUse, e.ClusterUnknown)
     def import_allow_list(self, request: api.AllowListImport) -> api.AllowListImported | api.PendingApproval:
         """Admit EKs in advance, all of them or none, or vote for it; at most 10,000 and 1 MiB."""

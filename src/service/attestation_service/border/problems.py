@@ -27,6 +27,7 @@ from attestation.errors import (
     Conflict,
     EvidenceRejected,
     Expired,
+    FactoryAnswerInvalid,
     Forbidden,
     KeyUnusable,
     MalformedEvidence,
@@ -64,6 +65,7 @@ STATUS: Final[Mapping[type[AttestationError], int]] = {
     AgentTooOld: 426,
     Unauthenticated: 401,
     Forbidden: 403,
+    FactoryAnswerInvalid: 502,
     Unavailable: 503,
     KeyUnusable: 503,
 }

@@ -47,6 +47,23 @@ def image_given(tx: Tx, machine: Machine, iso_url: str, at: datetime) -> None:
         emit(tx, NodeEvent.IMAGE_CREATED, machine, at, node=node)
 
 
+def image_issued(
+    tx: Tx, at: datetime, *, role: str, cluster_id: str, iso_url: str, schematic_id: str | None
+) -> None:
+    """Write that an image for every machine of *role* was issued: no single machine is in it."""
+    node = {
+        "machine_id": None,
+        "hostname": None,
+        "role": role,
+        "config_url": None,
+        "iso_url": iso_url,
+        "schematic_id": schematic_id,
+    }
+    meta = {"cluster_id": cluster_id}
+    payload = {"ek_fingerprint": None, "timestamp": rfc3339(at), "node": node, "meta": meta}
+    tx.outbox.add(NodeEvent.IMAGE_CREATED, None, payload, at)
+
+
 def node_of(machine: Machine) -> dict[str, str | None]:
     """Return what every event says of *machine*."""
     return {"machine_id": machine.machine_id, "hostname": machine.hostname, "role": machine.role}
