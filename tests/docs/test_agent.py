@@ -13,7 +13,7 @@ from attestation_agent.tpm_keys import DIGEST_BYTES
 from tests.docs.pages import ROOT, text
 
 AGENT, CERTIFICATES = text("docs/operate/agent.md"), text("docs/operate/agent-certificates.md")
-KUBELET = text("docs/kubernetes/kubelet.md")
+KUBELET, KIOSK = text("docs/kubernetes/kubelet.md"), text("docs/operate/kiosk.md")
 BOTH = AGENT + CERTIFICATES
 
 
@@ -39,7 +39,7 @@ def test_every_event_is_explained() -> None:
     )
     events = set(re.findall(r"log\.(?:info|warning|error)\(\s*\"([a-z_.]+)\"", sources))
     assert len(events) > 30
-    assert events <= set(re.findall(r"`([a-z_.]+)`", BOTH + KUBELET))
+    assert events <= set(re.findall(r"`([a-z_.]+)`", BOTH + KUBELET + KIOSK))
 
 
 def test_every_file_and_algorithm_is_named() -> None:

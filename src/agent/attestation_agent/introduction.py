@@ -16,7 +16,7 @@ from attestation.api import (
     IntroduceResponse,
     RegisterRequest,
 )
-from attestation.device import FurtherEK
+from attestation.device import FurtherEK, Identity
 from attestation.errors import (
     AttestationError,
     ChallengeExpired,
@@ -71,18 +71,9 @@ class Introducing(Standing):
         registration_token, given_sha256 = self._token_to_present(presents_token=presents_token)
         identity, tpm = self._identify(), self._open_tpm()
         ak_public = tpm.ak_public()
-        members: dict[str, Any] = {
-            "ek_public": b64encode(identity.ek_public),
-            "ek_source": identity.ek_source,
-            "ek_cert_pem": b64encode(identity.ek_certificate) if identity.ek_certificate else None,
-            "ek_chain": [b64encode(certificate) for certificate in identity.ek_chain[:16]],
-            "ek_fingerprint": self._fingerprint(),
-            "ak_public": b64encode(ak_public),
-            "desired_role": self._settings.desired_role,
-            "cluster_id": self._settings.cluster_id,
-            **read_hardware(self._settings.sysfs),
-        }
-        introduced, further = self._introduce(members, registration_token, self._further_eks())
+        introduced, further = self._introduce(
+            self._told_of_us(identity, ak_public), registration_token, self._further_eks()
+        )
         offered = introduced.credential()
         secret = tpm.activate(
             b64decode(offered.credential_blob, "credential_blob"),
@@ -113,6 +104,20 @@ class Introducing(Standing):
             self._hide_further(further, e)
             raise
         return self._welcomed(activated, asked, given_sha256, introduced.machine_id, offered.challenge_id)
+
+    def _told_of_us(self, identity: Identity, ak_public: bytes) -> dict[str, Any]:
+        """Return the members of an introduction: who this TPM is, its AK, and hints for operators."""
+        return {
+            "ek_public": b64encode(identity.ek_public),
+            "ek_source": identity.ek_source,
+            "ek_cert_pem": b64encode(identity.ek_certificate) if identity.ek_certificate else None,
+            "ek_chain": [b64encode(certificate) for certificate in identity.ek_chain[:16]],
+            "ek_fingerprint": self._fingerprint(),
+            "ak_public": b64encode(ak_public),
+            "desired_role": self._settings.desired_role,
+            "cluster_id": self._settings.cluster_id,
+            **read_hardware(self._settings.sysfs),
+        }
 
     def _token_to_present(self, *, presents_token: bool) -> tuple[str | None, str | None]:
         """Return the token, where it is presented, and the digest of the service's keys that came beside it."""

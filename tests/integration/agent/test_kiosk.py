@@ -1,0 +1,157 @@
+"""The kiosk from a blank machine to a written disk: real TPM, real service, real FAT, a disk that is a file."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import lzma
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+
+from attestation_agent.commands import Outcome
+from attestation_agent.kiosk import main as kiosk
+from attestation_agent.kiosk.exits import KioskExit, NotAdmitted
+from attestation_agent.kiosk.fat import FAT
+from attestation_agent.kiosk.flow import World
+from attestation_agent.rhythm import Rhythm
+from attestation_testing import CertificateAuthority, SoftwareTPM
+from tests.fixtures.in_process import BASE_URL, InProcess, InProcessService
+from tests.fixtures.over_httpx import OverHTTPX, Reply, answering
+from tests.unit.agent.kiosk.bench import ESP_AT, Bench, console, make_image, signed, vkey
+
+IMAGE_URL = "https://images.example/talos/os.raw.xz"
+
+
+class Network:
+    """The service and a server of images, told apart by their names."""
+
+    def __init__(self, service: InProcessService, files: Mapping[str, bytes]) -> None:
+        self._service = OverHTTPX(InProcess(service.app, service.run, "192.0.2.7"))
+        self._images = answering(
+            lambda request: httpx.Response(200, content=files[request.url.path.rpartition("/")[2]])
+        )
+
+    def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
+        """Send to whom it is for."""
+        to = self._service if url.startswith(BASE_URL) else self._images
+        return to.send(method, url, headers, body)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Rig:
+    """One machine with its disk."""
+
+    def __init__(self, service: InProcessService, tpm: SoftwareTPM, tmp_path: Path) -> None:
+        self.service, self.tpm = service, tpm
+        self.bench = Bench(tmp_path / "machine")
+        self.disk = self.bench.disk("vda")
+        self.image = make_image(tmp_path)
+        packed = lzma.compress(self.image)
+        self.files = {
+            "os.raw.xz": packed,
+            "images.note": signed({"os.raw.xz": hashlib.sha256(packed).digest()}),
+        }
+        self.commands: list[tuple[str, ...]] = []
+        self.shown = io.StringIO()
+        self.on_wait: Callable[[], object] = lambda: None
+
+    def run(self, *answers: str, **settings: str) -> int:
+        """Start the kiosk; return how it ends."""
+        variables = {
+            "ITL_REG_URL": BASE_URL,
+            "ITL_IMAGE_URL": IMAGE_URL,
+            "ITL_IMAGE_KEYS": vkey(),
+            **settings,
+        }
+
+        def wait(seconds: float) -> bool:
+            self.service.clock.pass_(seconds=seconds)
+            self.on_wait()
+            return False
+
+        def run(command: tuple[str, ...]) -> Outcome:
+            self.commands.append(command)
+            return Outcome(ok=True, text="exit status 0")
+
+        screen, self.shown = console(*answers)
+        world = World(
+            screen=screen,
+            clock=self.service.clock,
+            wait=wait,
+            open_tpm=lambda chosen: self.tpm.node(),
+            run=run,
+            rhythm=Rhythm(),
+            carrier=Network(self.service, self.files),
+            devices=False,
+        )
+        return kiosk.install(
+            {**self.bench.variables, **variables}, conf=self.bench.root / "conf", world=world
+        )
+
+    def left(self, name: str) -> dict[str, object]:
+        """Return what is left on the ESP of the disk."""
+        data = FAT(path=self.disk, start_bytes=ESP_AT).read(f"EFI/itl/{name}", max_bytes=65_536)
+        assert data is not None
+        found: dict[str, object] = json.loads(data)
+        return found
+
+
+@pytest.fixture
+def rig(local: InProcessService, blank_tpm: SoftwareTPM, tpm_ca: CertificateAuthority, tmp_path: Path) -> Rig:
+    """A machine whose TPM has an EK certificate."""
+    blank_tpm.manufacture(tpm_ca, at=local.clock.now())
+    return Rig(local, blank_tpm, tmp_path)
+
+
+@pytest.mark.swtpm
+def test_a_blank_machine_with_a_token_is_written_unattended(rig: Rig, tmp_path: Path) -> None:
+    """Registered by the token, the image of the signed list on the disk, a receipt, and no secret left anywhere."""
+    made = rig.service.operator().call(
+        "POST",
+        "/registration-tokens",
+        json={"role": "worker-app", "expires_in_seconds": 3600, "minimum_assurance": "tofu"},
+    )
+    token = tmp_path / "token"
+    token.write_text(f"{made['token']} {made['jwks_sha256']}\n")
+    assert rig.run(ITL_AUTO_CONFIRM="yes", ITL_REGISTRATION_TOKEN_FILE=str(token)) == 0, rig.shown.getvalue()
+    data = rig.disk.read_bytes()
+    assert data[:ESP_AT] == rig.image[:ESP_AT]
+    assert rig.commands == [("reboot",)]
+    (machine,) = rig.service.operator().machines()
+    assert machine["status"] == "registered"
+    written = rig.left("tpm-receipt.json")
+    assert {
+        name: written[name] for name in ("machine_id", "ek_fingerprint", "install_mode", "ek_source")
+    } == {
+        "machine_id": machine["machine_id"],
+        "ek_fingerprint": machine["ek_fingerprint"],
+        "install_mode": "online",
+        "ek_source": "cert",
+    }
+    assert rig.left("registration.json")["reg_url"] == BASE_URL
+    assert made["token"].encode() not in data
+    assert made["token"] not in rig.shown.getvalue()
+    assert "erased_unconfirmed" in rig.shown.getvalue()
+
+
+@pytest.mark.swtpm
+def test_without_a_token_an_operator_is_waited_for_and_the_disk_is_typed(rig: Rig) -> None:
+    """Nothing is attested, and nothing written before both; who is refused has his disk as it was."""
+    operator, before = rig.service.operator(), rig.disk.read_bytes()
+    rig.on_wait = lambda: operator.approve(operator.machines()[0]["machine_id"])
+    assert rig.run("", "", "vda") == KioskExit.WRITTEN, rig.shown.getvalue()
+    (machine,) = operator.machines()
+    assert machine["ek_fingerprint"][:4] in rig.shown.getvalue()
+    assert machine["status"] == "registered"
+    assert [e["action"] for e in operator.audit(action="attest")] == []
+    operator.act(machine["machine_id"], "revoke", reason="stolen")
+    rig.disk.write_bytes(before)
+    with pytest.raises(NotAdmitted, match="revoked"):
+        rig.run("", "", "vda")
+    assert rig.disk.read_bytes() == before
