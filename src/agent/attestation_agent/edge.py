@@ -9,6 +9,7 @@ from typing import Protocol
 from attestation.clock import Clock
 from attestation.device import TEE, CertifiedAK, FurtherEK, Identity, KeyCertification, Quote
 from attestation.tpm import PCRSelection
+from attestation_agent.acts import Acts
 from attestation_agent.commands import Outcome
 from attestation_agent.rhythm import Rhythm
 
@@ -90,6 +91,7 @@ class Edge:
         log: Where events go.
         tee: Opens the confidential hardware; nothing is asked of it yet.
         attested: Told after each round in which the service answered; returns at once, and raises nothing.
+        machined: Talos, where this agent runs on it; None: what is ordered is done by files and commands.
     """
 
     clock: Clock
@@ -100,3 +102,4 @@ class Edge:
     log: Log
     tee: Callable[[], TEE] = TEE
     attested: Callable[[], object] = lambda: None
+    machined: Acts | None = None

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from attestation_agent.settings import Settings
     from attestation_agent.shared_tpm import SharedTPM
     from attestation_agent.state import State
+    from attestation_agent.talos.machined import Machined
 
 EPILOG = (
     "Every option can be given by the variable in brackets; an unknown ITL_ variable stops the start. "
@@ -247,6 +248,7 @@ def _sign(flags: Mapping[str, Any]) -> int:
 
 def _offline(flags: Mapping[str, Any]) -> int:
     from attestation.clock import SystemClock
+    from attestation_agent.acts import ByCommands
     from attestation_agent.commands import run_command
     from attestation_agent.offline import Place, read, take
     from attestation_agent.state import State
@@ -257,10 +259,13 @@ def _offline(flags: Mapping[str, Any]) -> int:
         place = Place(
             state=state,
             tpm=tpm,
-            config_path=values["config_path"],
-            apply_command=values["apply_command"],
+            acts=_machined(values)
+            or ByCommands(
+                config_path=values["config_path"],
+                apply_command=values["apply_command"],
+                run=lambda words: run_command(words, timeout_seconds=values["command_timeout_seconds"]),
+            ),
             certificate_to=flags["certificate_to"],
-            run=lambda words: run_command(words, timeout_seconds=values["command_timeout_seconds"]),
         )
         take(bundle, place, at=SystemClock().now())
     return Exit.OK
@@ -388,6 +393,23 @@ def _open(values: Mapping[str, Any]) -> Any:
     )
 
 
+def _machined(values: Mapping[str, Any], stopping: Callable[[], bool] = lambda: False) -> Machined | None:
+    """Return the Talos that *values* name, if they name one.
+
+    Raises:
+        UsageError: What speaks to it is not installed.
+    """
+    if values["machined_socket"] is None:
+        return None
+    try:
+        from attestation_agent.talos.machined import Machined
+    except ModuleNotFoundError as e:
+        raise UsageError("--machined-socket needs itl-attestation-agent[talos]") from e
+    return Machined(
+        values["machined_socket"], timeout_seconds=values["command_timeout_seconds"], stopping=stopping
+    )
+
+
 def _run(flags: Mapping[str, Any]) -> int:
     settings = load(flags)
     from attestation.client import NodeClient, Retries, is_loopback
@@ -409,6 +431,13 @@ def _run(flags: Mapping[str, Any]) -> int:
         signal.signal(number, lambda *_: stop.set())
     if settings.server_url.lower().startswith("http:") and not is_loopback(settings.server_url):
         log.warning("server.not_encrypted", url=settings.server_url)
+    machined = _machined(
+        {
+            "machined_socket": settings.machined_socket,
+            "command_timeout_seconds": settings.command_timeout_seconds,
+        },
+        stop.is_set,
+    )
     state = State(settings.state_dir)
 
     def client() -> NodeClient:
@@ -430,6 +459,7 @@ def _run(flags: Mapping[str, Any]) -> int:
             rhythm=Rhythm(),
             log=log,
             tee=lambda: TEE(first_that_answers(TsmReport(settings.tsm_path).quote, GuestDevice().quote)),
+            machined=machined,
         )
         if settings.certificates or settings.signer_socket is not None:
             from attestation_agent.shared_tpm import SharedTPM

@@ -7,7 +7,6 @@ to us stands above it: a machine that is locked or revoked takes nothing from a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +19,7 @@ from attestation.keys import Binding, certificates_sha256
 from attestation.tpm import parse_public
 from attestation_agent import directive as directives
 from attestation_agent import sealed
-from attestation_agent.commands import Outcome
+from attestation_agent.acts import Acts
 from attestation_agent.edge import TPM
 from attestation_agent.exits import ApplyFailed, DirectiveRejected, UsageError
 from attestation_agent.files import write_atomically
@@ -37,18 +36,14 @@ class Place:
     Args:
         state: What the agent remembers; nobody else uses it meanwhile.
         tpm: Its TPM.
-        config_path: Where the configuration is written.
-        apply_command: Run with that path, or empty.
+        acts: What applies the configuration.
         certificate_to: Directory for key and certificates; None where somebody said that nobody wants them.
-        run: Runs a command.
     """
 
     state: State
     tpm: TPM
-    config_path: Path
-    apply_command: tuple[str, ...]
+    acts: Acts
     certificate_to: Path | None
-    run: Callable[[tuple[str, ...]], Outcome]
 
 
 def read(file: Path) -> OfflineBundle:
@@ -112,7 +107,7 @@ def take(bundle: OfflineBundle, place: Place, *, at: datetime) -> None:
     pem = sealed.opened(tpm, key, machine_id=known.machine_id)
     if place.certificate_to is not None:
         _write(place.certificate_to, bundle, pem)
-    sealed.applied(text, place.config_path, place.apply_command, place.run)
+    place.acts.apply(text)
     # 6. What waited is older.
     state.set_pending_config(None)
     state.add_newest_config(made_at)

@@ -18,6 +18,7 @@ from attestation.errors import (
 from attestation.machines import Status
 from attestation_agent import directive as directives
 from attestation_agent import sealed
+from attestation_agent.acts import Acts, by_commands
 from attestation_agent.attesting import Attesting, Exchange
 from attestation_agent.directive import Action, Directive
 from attestation_agent.exits import (
@@ -29,7 +30,6 @@ from attestation_agent.exits import (
     DirectiveRejected,
     Exit,
     StateNotKept,
-    WipeFailed,
     exit_of,
 )
 from attestation_agent.standing import APPLY_AGAIN_FIRST, LOCK_FAILED, ORDERED, UNLOCK_FAILED
@@ -140,15 +140,12 @@ class Obeying(Attesting):
         envelope, failed = pending.envelope, None
         try:
             config = self._opened(envelope, known.machine_id)
-            chosen = self._settings
-            sealed.applied(config, chosen.config_path, chosen.apply_command, self._edge.run)
+            self._acts().apply(config)
         except (ConfigNotOpened, ApplyFailed) as e:
             failed = e
             self._state.set_pending_config(replace(pending, acknowledged=True))
         else:
-            self._edge.log.info(
-                "config.applied", config_sha256=envelope.config_sha256, path=str(self._settings.config_path)
-            )
+            self._edge.log.info("config.applied", config_sha256=envelope.config_sha256, **self._acts().named)
             # Noted first: power that fails between these two lines must not apply it again.
             try:
                 self._state.add_applied(envelope.token_id)
@@ -167,6 +164,12 @@ class Obeying(Attesting):
             ConfigNotOpened: It is not, or was changed.
         """
         return sealed.opened(self._open_tpm(), envelope, machine_id=machine_id)
+
+    def _acts(self) -> Acts:
+        """Return what changes this machine: Talos where it is ours to ask, else files and commands."""
+        if self._edge.machined is not None:
+            return self._edge.machined
+        return by_commands(self._settings, self._edge.run)
 
     # Lock and wipe
 
@@ -203,7 +206,7 @@ class Obeying(Attesting):
         answer = exchange.answer
         self._state.set_pending_config(None)
         self._state.set_status(Status.REVOKED)
-        if not self._settings.wipe_command:
+        if not self._acts().can_wipe:
             # "done" would be a lie: the machine keeps its disks.
             self._edge.log.error("wipe.impossible", reason="no wipe command is configured")
             self._acknowledge(exchange.known, _digest(order.token), "no wipe command is configured")
@@ -215,7 +218,7 @@ class Obeying(Attesting):
         return self._wipe_now(exchange.known, order.token, again_seconds=answer.reattest_after_seconds)
 
     def _wipe_now(self, known: KnownAs, token: str, *, again_seconds: int) -> Round:
-        """Run the wipe command for an order that was verified and acknowledged."""
+        """Wipe, for an order that was verified and acknowledged."""
         keys = self._state.service_keys()
         if keys is None:
             raise DirectiveRejected("the order to wipe that was kept cannot be verified any more")
@@ -224,9 +227,7 @@ class Obeying(Attesting):
         if order.action is not Action.WIPE:
             raise DirectiveRejected("the order that was kept is not one to wipe")
         self._edge.log.warning("wipe.begins")
-        outcome = self._edge.run(self._settings.wipe_command) if self._settings.wipe_command else None
-        if outcome is None or not outcome.ok:
-            raise WipeFailed(f"wipe command: {outcome.text if outcome else 'none configured'}")
+        self._acts().wipe()
         self._state.set_wipe_order(None)
         self._edge.log.warning("wipe.done")
         return Round(exit=Exit.REVOKED, again_seconds=again_seconds, final=True)

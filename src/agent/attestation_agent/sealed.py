@@ -1,18 +1,13 @@
-"""Configurations: opened in the TPM, written whole, given to the apply command."""
+"""Configurations, and secrets: opened in the TPM."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 
 from attestation.api import ConfigEnvelope
 from attestation.envelope import Envelope, open_envelope
 from attestation.errors import EvidenceRejected, MalformedEvidence, TPMResponseError
 from attestation.wire import b64decode
-from attestation_agent.commands import Outcome
 from attestation_agent.edge import TPM
-from attestation_agent.exits import ApplyFailed, ConfigNotOpened
-from attestation_agent.files import write_atomically
+from attestation_agent.exits import ConfigNotOpened
 
 
 def opened(tpm: TPM, envelope: ConfigEnvelope, *, machine_id: str) -> bytes:
@@ -36,21 +31,3 @@ def opened(tpm: TPM, envelope: ConfigEnvelope, *, machine_id: str) -> bytes:
         return open_envelope(sealed, key, machine_id=machine_id)
     except (MalformedEvidence, EvidenceRejected, TPMResponseError) as e:
         raise ConfigNotOpened(f"the configuration does not open in this TPM: {e}") from e
-
-
-def applied(
-    config: bytes, path: Path, command: tuple[str, ...], run: Callable[[tuple[str, ...]], Outcome]
-) -> None:
-    """Write *config* to *path* and run *command* with it, where there is one.
-
-    Raises:
-        ApplyFailed: Either of them failed.
-    """
-    try:
-        write_atomically(path, config)
-    except OSError as e:
-        raise ApplyFailed(f"{path}: {e.strerror}") from e
-    if command:
-        outcome = run((*command, str(path)))
-        if not outcome.ok:
-            raise ApplyFailed(f"apply command: {outcome.text}")

@@ -194,8 +194,17 @@ class Settings:
         (),
         "run when the machine is ordered to wipe itself, after the acknowledgement, without a shell",
     )
+    machined_socket: Path | None = _option(
+        "ITL_MACHINED_SOCKET",
+        Path,
+        None,
+        "socket of machined, on Talos: it applies and wipes, in place of file and commands (default none)",
+    )
     command_timeout_seconds: float = _option(
-        "ITL_COMMAND_TIMEOUT_SECONDS", _seconds, 300.0, "longest time for a command (default 300)"
+        "ITL_COMMAND_TIMEOUT_SECONDS",
+        _seconds,
+        300.0,
+        "longest time for a command, or for what machined changes (default 300)",
     )
     ca_file: Path | None = _option(
         "ITL_CA_FILE", Path, None, "PEM file with the only CAs to trust (default those of the system)"
@@ -280,7 +289,14 @@ CERTIFICATE_OPTIONS: Final = _options("state_dir", "certificate_dir")
 SIGNER_OPTIONS: Final = _options("signer_socket")
 """What `sign` needs to know."""
 OFFLINE_OPTIONS: Final = _options(
-    "tpm", "ak", "ek", "state_dir", "config_path", "apply_command", "command_timeout_seconds"
+    "tpm",
+    "ak",
+    "ek",
+    "state_dir",
+    "config_path",
+    "apply_command",
+    "machined_socket",
+    "command_timeout_seconds",
 )
 """What `offline` needs to know."""
 PROVING_OPTIONS: Final = _options("server_url", "ca_file", "state_dir", "tpm", "ak", "ek")
@@ -342,7 +358,22 @@ def resolve(
             values[option.name] = option.default if text is None else option.read(text)
         except ValueError as e:
             raise UsageError(f"{source}: {e}") from None
+    if values.get("machined_socket") is not None:
+        _check_alone(values, options)
     return values
+
+
+def _check_alone(values: Mapping[str, Any], options: Sequence[Option]) -> None:
+    """Refuse a second way to apply or to wipe: nobody could tell which of them is meant.
+
+    Raises:
+        UsageError: There is one.
+    """
+    for option in options:
+        if option.name in ("config_path", "apply_command", "wipe_command") and (
+            values[option.name] != option.default
+        ):
+            raise UsageError(f"{option.flag} has no meaning beside --machined-socket: machined does it")
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:

@@ -10,6 +10,7 @@ import httpx
 from attestation.client import NodeClient
 from attestation.device.tee import TEE
 from attestation.device.tsm import TsmReport
+from attestation_agent.acts import Acts
 from attestation_agent.commands import Outcome
 from attestation_agent.edge import TPM, Edge
 from attestation_agent.exits import Exit
@@ -63,6 +64,7 @@ class Rig:
         self.commands: list[tuple[str, ...]] = []
         self.outcome = Outcome(ok=True, text="exit status 0")
         self.on_command: Callable[[], None] = lambda: None
+        self.machined: Acts | None = None
         self.after_round: Callable[[int], None] = lambda round_: None
         flags = {
             "server_url": BASE_URL,
@@ -120,6 +122,7 @@ class Rig:
             rhythm=Rhythm(),
             log=self.events,
             tee=self.tee,
+            machined=self.machined,
         )
         with NodeClient(BASE_URL, carrier=OverHTTPX(self.transport())) as client:
             return self.agent(

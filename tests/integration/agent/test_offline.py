@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from attestation.wire import b64encode
+from attestation_agent.acts import ByCommands
 from attestation_agent.commands import Outcome
 from attestation_agent.exits import (
     AgentError,
@@ -75,10 +76,8 @@ def taken(rig: Rig, bundle: dict[str, Any], *, ok: bool = True) -> Path:
     place = Place(
         state=rig.state,
         tpm=rig.open_tpm(),
-        config_path=rig.config_path,
-        apply_command=("apply",),
+        acts=ByCommands(config_path=rig.config_path, apply_command=("apply",), run=run),
         certificate_to=directory,
-        run=run,
     )
     take(read(file), place, at=rig.service.clock.now())
     return directory

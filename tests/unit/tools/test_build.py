@@ -164,6 +164,7 @@ assert dict(os.environ) == before
 EXTRAS = {"alembic", "jsonschema", "pkcs11", "psycopg", "ruamel", "sqlalchemy"}
 """What the SDK needs for those who ask for an extra of it."""
 OWN_EXTRAS = {
+    "agent": {"h2"},
     "extensions": {"attestation_cli", "click", "grpc"},
     "operator": {"attestation_cli", "click"},
     "service": {"botocore", "google", "opentelemetry"},
