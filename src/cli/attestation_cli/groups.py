@@ -64,9 +64,16 @@ GROUPS: Mapping[str, tuple[str, str]] = {
         "attestation_cli.commands.config",
         "Settings of this program, and configurations of machines.",
     ),
+    "dev": (
+        "attestation_cli.commands.dev",
+        "What is built for others: the agent as an extension of Talos, material for tests.",
+    ),
     "man": ("attestation_cli.commands.man", "Manual pages of this program."),
     "completion": ("attestation_cli.commands.completion", "Complete commands and machines in the shell."),
 }
+
+OPEN = frozenset({"dev"})
+"""Groups of ours to which a plug-in of the same name adds commands; it replaces none."""
 
 EXIT_CODES = (
     ("0", "done; under dual control also: your vote counts, others must follow"),

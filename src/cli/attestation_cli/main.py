@@ -47,7 +47,7 @@ class Root(click.Group):
         """Return the names of the commands, in the order in which they are best read; plug-ins last."""
         return [*GROUPS, *sorted(self.plugins.names())]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 -- as above
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command *cmd_name*; a built-in one is never looked for elsewhere."""
         group: click.Command | None
         if cmd_name in GROUPS:
@@ -56,8 +56,9 @@ class Root(click.Group):
         else:
             group = self.plugins.load(cmd_name)
         if isinstance(group, click.Group):
-            for command in group.commands.values():
-                if command.help:
+            for below in group.list_commands(ctx):
+                command = group.get_command(ctx, below)
+                if command is not None and command.help:
                     command.short_help = command.short_help or _clause(command.help)
         return group
 

@@ -5,6 +5,7 @@
 
 Nothing of them is imported before it is used. One that cannot be loaded, is no command, or wants the name of a
 built-in command is left out, and a note on stderr says so, once in a run; the rest of the command line works on.
+A built-in group may be open (`groups.OPEN`): what a plug-in of its name has stands beside its own commands.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import click
 
 from attestation.client.text import clean
 from attestation.errors import Unavailable
+from attestation_cli.groups import OPEN
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -44,7 +46,7 @@ class Plugins:
 
     def names(self) -> Mapping[str, str]:
         """Return the commands that plug-ins add, each with the distribution that it is from; imports none of them."""
-        return {name: _origin(point) for name, point in self._points().items()}
+        return {name: _origin(point) for name, point in self._points().items() if name not in self._builtin}
 
     def load(self, name: str) -> click.Command | None:
         """Import the command *name*; None, with a note, where it cannot be used."""
@@ -83,7 +85,7 @@ class Plugins:
             self._tell("all of them", f"the installed distributions cannot be read: {type(e).__name__}: {e}")
             points = []
         for point in points:
-            if point.name in self._builtin:
+            if point.name in self._builtin and point.name not in OPEN:
                 self._tell(point.name, f"{_origin(point)} may not replace the command of that name")
             elif point.name in found and point.value != found[point.name].value:
                 self._tell(

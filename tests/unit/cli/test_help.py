@@ -21,7 +21,7 @@ def tree(
     yield words, command
     if isinstance(command, click.Group):
         context = click.Context(command)
-        names = GROUPS if not words else command.list_commands(context)
+        names = GROUPS if not words else command.commands  # ours: plug-ins have tests of their own
         for name in names:
             below = command.get_command(context, name)
             assert below is not None

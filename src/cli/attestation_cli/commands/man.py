@@ -86,7 +86,8 @@ def pages(root: click.Group) -> Iterator[Page]:
     def below(context: click.Context) -> Iterator[Page]:
         yield page_of(context)
         if isinstance(context.command, click.Group):
-            names = GROUPS if context.parent is None else context.command.list_commands(context)
+            # Ours alone: what plug-ins add differs from one installation to the next.
+            names = GROUPS if context.parent is None else sorted(context.command.commands)
             for name in names:
                 command = context.command.get_command(context, name)
                 assert command is not None
@@ -119,7 +120,7 @@ def page_of(context: click.Context) -> Page:
     elif isinstance(command, click.Group):
         commands = [
             (name, found.get_short_help_str(limit=200))
-            for name in command.list_commands(context)
+            for name in sorted(command.commands)
             if (found := command.get_command(context, name)) is not None and not found.hidden
         ]
     return Page(
