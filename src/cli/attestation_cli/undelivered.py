@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
 
 def status_cell(machine: Record) -> Cell:
-    """Return the status of *machine*, marked where its configuration did not arrive."""
+    """Return the status of *machine*, marked where its configuration did not arrive, and where it has an alarm."""
     status = machine.text("status")
-    if _owed(machine) is None:
-        return cell(status)
-    return Cell(f"{clean(status)}, no config", "red", clean(status))
+    marks = [
+        *(["no config"] if _owed(machine) is not None else []),
+        *(["alarm"] if machine.get("alarm") is not None else []),
+    ]
+    return Cell(", ".join([clean(status), *marks]), "red", clean(status)) if marks else cell(status)
 
 
 def configuration_cell(machine: Record, now: datetime) -> Cell:

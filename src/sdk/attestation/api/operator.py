@@ -169,7 +169,8 @@ class MachineDetail(Wire):
         default=None, description="The cluster that it asked for: a wish, never obeyed"
     )
     alarm: str | None = Field(
-        default=None, description="The newest alarm about it, in words, until an operator admits it"
+        default=None,
+        description="The newest alarm about it, in words, until an operator admits or unlocks it",
     )
     hostname: str | None
     assigned_ip: str | None

@@ -130,7 +130,7 @@ class Machine:
     change version n + 1.
 
     `cluster_id` is what operators decided, `desired_cluster_id` what the machine asked for; `alarm` is the newest
-    alarm about it, in words, until an operator admits it. `kept_bytes` is how much its certificates take.
+    alarm about it, in words, until an operator admits or unlocks it. `kept_bytes` is how much its certificates take.
 
     `event_log_sha256` names the event log (hex) that led to the PCRs last quoted. `heartbeat_missed_at` is when
     the lapse of its lease was noticed. `firmware_attested` is the firmware version (u64) that the EK itself

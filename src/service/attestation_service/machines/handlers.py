@@ -200,7 +200,8 @@ async def unlock(machine_id: Id, request: LockRequest = NO_REASON, *, res: Res, 
         transition=Transition.UNLOCK,
         action="unlock",
         # The old lease is not given back, and the machine is told to unlock itself until it has acknowledged that.
-        changes={"locked_at": None, "trust_expires_at": None, "unlock_pending": True},
+        # Who unlocks it has looked at what it was locked for.
+        changes={"locked_at": None, "trust_expires_at": None, "unlock_pending": True, "alarm": None},
         detail=request.reason,
         reason=request.reason,
         event=NodeEvent.UNLOCKED,

@@ -153,7 +153,7 @@ def _machines(now: ColumnElement[int], dialect: Dialect) -> View:
     add("hw_mac", _STRING, "MAC address, as the machine says")
     add("hardware_kind", _STRING, "Confidential hardware that was seen: sev_snp, tdx; empty without any")
     add("firmware_blocked", _STRING, "The advisory that forbids its firmware")
-    add("alarm", _STRING, "The newest alarm about it, until an operator admits it")
+    add("alarm", _STRING, "The newest alarm about it, until an operator admits or unlocks it")
     add("desired_role", _STRING, "The role that it asked for: a wish")
     add("desired_cluster_id", _STRING, "The cluster that it asked for: a wish")
     add("assigned_ip", _STRING, "Address that operators gave it, with prefix length")

@@ -29,15 +29,14 @@ from attestation.store import AKBinding, RegistrationToken, Tx
 from attestation_service.border import limits
 from attestation_service.entitlements import alarms, names, pending
 from attestation_service.entitlements.events import emit, hardware
+from attestation_service.registration import elsewhere
 from attestation_service.registration.binding import kinship_shown
+from attestation_service.registration.elsewhere import MOST_MARKS
 from attestation_service.registration.introduction import Alternative, Introduction
 from attestation_service.registration.vouching import Vouching
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 from attestation_service.verifier import endorsements, policy
-
-MOST_MARKS = 16
-"""So many marks of a chip are kept of one machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +305,7 @@ def confirm(
     changed = [name for name, found in introduction.hw.items() if getattr(machine, name) != found]
     if changed:
         detail += f"; differs from the first introduction: {', '.join(changed)}"
+    machine = elsewhere.compare(tx, machine, introduction, at)
     _noted(tx, machine, introduction, proven, at)
     _bind(tx, machine, introduction, at)
     if replaced or limits.may_record(tx, machine, at):

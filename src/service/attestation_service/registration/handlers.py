@@ -53,7 +53,7 @@ from attestation_service.context.request import From, Origin
 from attestation_service.entitlements import alarms, config_tokens, events, pending
 from attestation_service.entitlements.config_tokens import IssuedToken
 from attestation_service.keys import crypto_policy, statements
-from attestation_service.registration import confidential, vouching
+from attestation_service.registration import confidential, elsewhere, vouching
 from attestation_service.registration.admission import admit, confirm, create, endorsed_by
 from attestation_service.registration.binding import (
     ELSEWHERE,
@@ -105,6 +105,7 @@ async def introduce(
     token_sha256 = config_tokens.sha256(token) if token is not None else None
 
     alarming: list[tuple[Introduction, AKBinding]] = []
+    doubled: list[tuple[Introduction, Machine]] = []
 
     def prepare(tx: Tx) -> tuple[Challenge, IntroduceResponse, str | None]:
         # 1. Not too often: parsing and sealing cost more than asking.
@@ -144,6 +145,8 @@ async def introduce(
             raise AKConflict(ELSEWHERE)
         # 4. Known already? Then with this AK, or with none since an operator reset it.
         machine = tx.machines.by_ek(introduction.ek_fingerprint)
+        if machine is not None and elsewhere.others_shown(machine, introduction):
+            doubled[:] = [(introduction, machine)]
         if machine is None:
             waits = kinship_shown(tx, "", introduction, ()).waits
             admit(tx, introduction, validation, res, at, waits=waits)
@@ -202,6 +205,8 @@ async def introduce(
     except AKConflict:
         for each, bound in alarming:
             await res.store.write(partial(sound_stolen, introduction=each, bound=bound, at=at))
+        for each, known in doubled:
+            await res.store.write(partial(elsewhere.sound_unproven, machine=known, introduction=each, at=at))
         raise
 
     def keep(tx: Tx) -> None:
