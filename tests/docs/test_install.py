@@ -19,7 +19,8 @@ from attestation.talos.completion import Own
 from attestation_agent.kubelet.proxy import NGINX, OPENSSL
 from attestation_agent.kubelet.settings import KUBELET_OPTIONS
 from attestation_agent.settings import OPTIONS
-from attestation_service.delivery.machine_config import completed
+from attestation_service.configs.files import load_base
+from attestation_service.configs.rendering import Texts, completed
 from attestation_service.settings import Settings
 from tests.docs.pages import ROOT, text
 from tools import install_page
@@ -219,6 +220,8 @@ def test_the_sample_is_a_configuration_that_is_delivered() -> None:
         assigned_ip=None,
         installer_image="",
     )
-    settings = Settings(config_cache_dir=ROOT / "deploy/configs")
-    merged = completed(own, Role.WORKER_APP, "default", settings)
+    base = load_base(ROOT / "deploy/configs", Role.WORKER_APP, "default")
+    merged = completed(
+        Texts(talos_version="v1.9.5", base=base, patch=None), own, Role.WORKER_APP, "default", Settings()
+    )
     assert b"app-1" in merged

@@ -36,6 +36,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── QueryUnknown               a query that nobody keeps under this name
     │   ├── HSMQuoteUnknown            a QuoteAttestation that no controller of the cluster brought
     │   ├── ACMEUnknown                a key or an account of ACME that is not kept
+    │   ├── ConfigurationUnknown       a version of a configuration that is not kept
     │   ├── RunUnknown                 an attestation run that no controller of the cluster opened
     │   └── CertificateUnknown  IssuerUnknown  ExtensionUnknown  DeadLetterUnknown
     ├── Conflict                       it exists, but not in a state that allows this
@@ -47,7 +48,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   └── ChallengeExpired  ConfigTokenConsumed
     ├── RequestInvalid                 well-formed, but the values cannot be right
     │   ├── EKFingerprintMismatch  PolicyInvalid  ProofUnavailable
-    │   ├── BundleInvalid  CollateralInvalid  IdempotencyKeyReused
+    │   ├── BundleInvalid  CollateralInvalid  ConfigurationInvalid  IdempotencyKeyReused
     │   ├── SchematicInvalid           a schematic of an image may not be made: a secret, one machine, unknown members
     │   ├── BodyTooComplex             more members, or deeper, than any honest body
     │   ├── QueryInvalid               a query breaks the rules of its language, and where
@@ -66,6 +67,8 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── OperatorAccessNotConfigured  IdentityProviderUnavailable  RevocationUnknown
     │   ├── ClusterNotConfigured
     │   ├── BaseConfigMissing  BaseConfigInvalid  DeadlineExceeded
+    │   ├── ConfigurationsNotKept      no key is set under which configurations would be kept
+    │   ├── ConfigurationUnreadable    one that is kept cannot be opened, or was not made active here
     │   ├── StoreUnavailable           └── StoreBusy
     │   ├── QueryTimeout  QueriesBusy  a query was not done in time, and was ended; or not begun
     │   ├── CANotConfigured  CertificateNotConformant  ServiceBusy
@@ -443,6 +446,12 @@ class ACMEUnknown(Unknown):
     code = "acme-unknown"
 
 
+class ConfigurationUnknown(Unknown):
+    """No such version of a base configuration or patch is kept, or none is active."""
+
+    code = "configuration-unknown"
+
+
 class RunUnknown(Unknown):
     """No controller of this cluster opened such an attestation run, or it is kept no longer."""
 
@@ -726,6 +735,12 @@ class AlgorithmForbidden(RequestInvalid):
     code = "algorithm-forbidden"
 
 
+class ConfigurationInvalid(RequestInvalid):
+    """The machine's version of Talos would refuse this configuration, or nobody could read it."""
+
+    code = "configuration-invalid"
+
+
 class ProofUnavailable(RequestInvalid):
     """The audit log has no such entry, size or tile."""
 
@@ -869,6 +884,18 @@ class BaseConfigInvalid(Unavailable):
     """The base configuration for the machine's role cannot be used."""
 
     code = "base-config-invalid"
+
+
+class ConfigurationsNotKept(Unavailable):
+    """No key-encryption key is set, so this service keeps no configurations: they are files."""
+
+    code = "configurations-not-kept"
+
+
+class ConfigurationUnreadable(Unavailable):
+    """A configuration that is kept cannot be delivered: its key is away, another one, or somebody else wrote it."""
+
+    code = "configuration-unreadable"
 
 
 class StoreUnavailable(Unavailable):

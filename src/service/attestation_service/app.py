@@ -33,6 +33,7 @@ from attestation_service.border.middleware import Border
 from attestation_service.border.room import Room
 from attestation_service.border.tls import ServerTLS
 from attestation_service.border.understanding import Understanding
+from attestation_service.configs.kept import KeptConfigurations
 from attestation_service.context import logs
 from attestation_service.entitlements import names
 from attestation_service.hsm.delegates import HSMAnswers
@@ -217,6 +218,7 @@ async def owned(
     collateral = None
     parser = Parser()
     understanding = Understanding()
+    configurations = KeptConfigurations(settings)
     try:
         if settings.oidc:
             from attestation_service.auth.oidc import (
@@ -267,6 +269,7 @@ async def owned(
             understanding=understanding,
             collateral=collateral,
             archive=archive,
+            configurations=configurations,
             oidc=oidc,
             mtls=mtls,
             service_accounts=service_accounts,
@@ -288,6 +291,7 @@ async def owned(
     finally:
         parser.close()
         understanding.close()
+        await asyncio.to_thread(configurations.close)
         if oidc is not None:
             await oidc.aclose()
         if service_accounts is not None:

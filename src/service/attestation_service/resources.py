@@ -22,6 +22,7 @@ from attestation_service.border.bodies import Parser
 from attestation_service.border.life import Life
 from attestation_service.border.room import Room
 from attestation_service.border.understanding import Understanding
+from attestation_service.configs.kept import KeptConfigurations
 from attestation_service.context.request import AccessTokens, ClientCertificates, Revocations, ServiceAccounts
 from attestation_service.keys.service_keys import KeyHolder, ServiceKeys
 from attestation_service.settings import Settings
@@ -69,6 +70,7 @@ class Resources:
     parser: Parser
     collateral: Collateral
     archive: Archive
+    configurations: KeptConfigurations
     oidc: AccessTokens | None = None
     mtls: ClientCertificates | None = None
     service_accounts: ServiceAccounts | None = None

@@ -16,6 +16,7 @@ from attestation_service.audit.routes import router as audit
 from attestation_service.ca.routes import router as ca
 from attestation_service.clusters.routes import router as clusters
 from attestation_service.collateral.routes import router as collateral
+from attestation_service.configurations.routes import router as configurations
 from attestation_service.delivery.routes import operators as delivery_operators
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
@@ -70,6 +71,7 @@ ROUTERS: Final = (
     hsm_controllers,
     hsm,
     policies,
+    configurations,
     query,
     trust,
     collateral,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -106,6 +107,9 @@ class Settings(BaseSettings):
     service_key_previous: str | None = None
     talos_version: str = "v1.9.5"
     config_lint: Literal["refuse", "warn"] = "refuse"
+    config_kek: Annotated[tuple[str, ...], *CommaList] = ()
+    config_encryption_key: SecretStr | None = None
+    config_file_fallback: bool = False
     installer_image: str = ""
     iso_url: str = ""
     factory_url: str = "https://factory.talos.dev"
@@ -367,6 +371,13 @@ class Settings(BaseSettings):
             raise ValueError(str(e)) from None
         return extensions
 
+    @field_validator("config_encryption_key")
+    @classmethod
+    def _thirty_two_bytes(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None and re.fullmatch("[0-9A-Fa-f]{64}", key.get_secret_value()) is None:
+            raise ValueError("64 hexadecimal digits, as `openssl rand -hex 32` writes them")
+        return key
+
     @field_validator("traces_url")
     @classmethod
     def _traces_go_to_whom_they_are_for(cls, url: str) -> str:
@@ -611,6 +622,11 @@ class Settings(BaseSettings):
     def service_key_uri(self) -> str:
         """URI of the key that signs directives and results."""
         return self.service_key or f"file:{self.enrollment_ca_dir / 'service-key.pem'}"
+
+    @property
+    def keeps_configurations(self) -> bool:
+        """True where base configurations are kept in the database, sealed; else they are files."""
+        return bool(self.config_kek) or self.config_encryption_key is not None
 
     @property
     def archive_url(self) -> str:

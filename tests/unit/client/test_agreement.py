@@ -26,6 +26,7 @@ from attestation.machines.dual_control import (
     of_ca_revocation,
     of_ca_rotation,
     of_cluster_version,
+    of_configuration,
     of_machine,
     of_offline_bundle,
     of_operator_certificate,
@@ -66,6 +67,14 @@ WHY = {"reason": "agreed"}
 TERMS: dict[str, Any] = {"uses": 2, "expires_in_seconds": 60, "minimum_assurance": Assurance.TOFU}
 STEP: dict[str, Any] = {"step": "activate", "purpose": "machine", "algorithm": "ecdsa-p384", "force": True}
 PERSON: dict[str, Any] = {"name": "ada", "duty": "viewer", "days": 3}
+BASE: dict[str, Any] = {
+    "place": "c/controlplane",
+    "cluster_id": "c",
+    "version": 2,
+    "sha256": "ab" * 32,
+    "replaces": 1,
+    "replaces_sha256": "cd" * 32,
+}
 NAMED: dict[str, Any] = {"role": Role.LINUX, "hostname": "a", "assigned_ip": None, "cluster_id": None}
 
 ASKED: dict[str, tuple[Proposal, str | None, str, Any]] = {
@@ -179,6 +188,18 @@ ASKED: dict[str, tuple[Proposal, str | None, str, Any]] = {
         CSR,
         "POST /operator-certificates",
         PERSON | WHY | {"csr_pem": CSR},
+    ),
+    "configuration": (
+        of_configuration(**BASE, role=Role.CONTROLPLANE, machine=None),
+        None,
+        "PUT /configurations/c/controlplane/active",
+        {"version": 2} | WHY,
+    ),
+    "patch": (
+        of_configuration(**BASE, role=None, machine=ONE),
+        None,
+        f"PUT {MACHINE}/patches/active",
+        {"version": 2} | WHY,
     ),
 }
 

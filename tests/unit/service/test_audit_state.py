@@ -16,7 +16,18 @@ import pytest
 
 from attestation.audit import AuditEvent
 from attestation.audit.authority import Change, key_of, with_changes
-from attestation.store import AUTHORITY, NOT_AUTHORITY, AuthorityTable, MachineFilter, TrustCertificate, Tx
+from attestation.store import (
+    AUTHORITY,
+    NOT_AUTHORITY,
+    ActiveConfiguration,
+    AuthorityTable,
+    Configuration,
+    MachineFilter,
+    Place,
+    SealedConfiguration,
+    TrustCertificate,
+    Tx,
+)
 from attestation.store.refused_keys import RefusedKey
 from attestation.store.tables import Base
 from attestation_service.audit import verification
@@ -51,6 +62,7 @@ OTHER: Mapping[str, Mapping[str, Any]] = {
     "node-request": {"id": None, "result_id": "f" * 32, "csr_uid": "another"},
     "run-attempt": {"challenge_id": "f" * 32, "attempt": 2},
     "acme-order": {"id": None, "order_id": "another"},
+    "configuration": {"cluster_id": "another"},
 }
 """What another row of each kind has in place of what must be its own."""
 
@@ -90,6 +102,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
         "ak_name": b"another",
         "boot": "9.9",
     },
+    "configuration": {"version": 2, "sha256": "e" * 64, "previous": 1, "agreed": 1, "mark": b"another"},
 }
 """What whoever writes to the database makes of a row."""
 
@@ -160,6 +173,35 @@ def chained(tx: Tx, at: datetime) -> None:
     tx.issuers.put_chain(issuer.issuer_id, (issuer.certificate,), at)
 
 
+def a_configuration(tx: Tx, at: datetime) -> None:
+    """Let a version of a base configuration be delivered."""
+    place = Place(cluster_id="default", role="worker-app")
+    about = Configuration(
+        place=place,
+        version=1,
+        sha256="d" * 64,
+        size_bytes=1,
+        talos_version="v1.9.5",
+        note=None,
+        created_at=at,
+        created_by="grace",
+        kek_id="kek",
+    )
+    tx.configurations.add(SealedConfiguration(about=about, wrapped=b"wrapped", blob=b"blob"))
+    tx.configurations.activate(
+        ActiveConfiguration(
+            place=place,
+            version=1,
+            previous=None,
+            sha256=about.sha256,
+            activated_at=at,
+            activated_by="grace",
+            agreed=False,
+            mark=b"mark",
+        )
+    )
+
+
 async def furnished(start: Starter) -> Service:
     """Start a service that has a row of every kind, by acts."""
     desk = await desk_at(start, dual_control_roles="controlplane")
@@ -201,6 +243,7 @@ async def furnished(start: Starter) -> Service:
     await service.store.write(concluded)
     await service.store.write(lambda tx: chained(tx, at))
     await service.store.write(lambda tx: answered(tx, at))
+    await service.store.write(lambda tx: a_configuration(tx, at))
     return service
 
 
@@ -281,6 +324,7 @@ UNTOLD = {
     "run-attempt": {"issued_at", "expires_at", "used_at"},
     "acme-order": {"id", "token", "error", "created_at", "validated_at", "serials"},
     "ca-chain": {"imported_at"},
+    "configuration": {"activated_at", "activated_by"},
     "anchor": {"reason", "added_at", "added_by", "changed_at", "changed_by"},
 }
 """Columns that were looked at, and give nothing by themselves."""

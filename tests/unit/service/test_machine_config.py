@@ -11,7 +11,10 @@ from attestation.errors import BaseConfigInvalid, BaseConfigMissing
 from attestation.machines import Role
 from attestation.talos.completion import Own
 from attestation.talos.documents import MAX_BYTES
-from attestation_service.delivery.machine_config import completed, load_base
+from attestation_service.configs.files import load_base
+from attestation_service.configs.kept import KeptConfigurations
+from attestation_service.configs.rendering import completed, texts_of
+from attestation_service.configs.sources import Sources
 from attestation_service.settings import Settings
 
 
@@ -51,6 +54,13 @@ def test_no_role_leads_out_of_the_directory(tmp_path: Path, role: str) -> None:
         load_base(tmp_path, role, "default")  # type: ignore[arg-type]  # the point of the test
 
 
+def of_files(role: Role, settings: Settings) -> bytes:
+    """Complete what lies in files."""
+    sources = Sources(talos_version=settings.talos_version)
+    texts = texts_of(sources, role, "default", KeptConfigurations(settings), settings)
+    return completed(texts, OWN, role, "default", settings)
+
+
 OWN = Own(
     machine_id="7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d",
     ek_fingerprint="7f" * 48,
@@ -66,7 +76,7 @@ def test_what_talos_would_refuse_is_not_delivered(tmp_path: Path) -> None:
     (tmp_path / "worker-app-final.yaml").write_bytes(GOOD + b"bogus: 1\nother: 1\n")
     settings = Settings(config_cache_dir=tmp_path, talos_version="v1.13.9")
     with pytest.raises(BaseConfigInvalid, match=r"by Talos v1\.13\.9: .*bogus: unknown key, and 1 more"):
-        completed(OWN, Role.WORKER_APP, "default", settings)
+        of_files(Role.WORKER_APP, settings)
 
 
 def test_what_talos_would_refuse_is_told_where_that_is_set(tmp_path: Path) -> None:
@@ -74,7 +84,7 @@ def test_what_talos_would_refuse_is_told_where_that_is_set(tmp_path: Path) -> No
     (tmp_path / "worker-app-final.yaml").write_bytes(GOOD + b"bogus: 1\n")
     settings = Settings(config_cache_dir=tmp_path, talos_version="v1.13.9", config_lint="warn")
     with structlog.testing.capture_logs() as log:
-        assert b"bogus" in completed(OWN, Role.WORKER_APP, "default", settings)
+        assert b"bogus" in of_files(Role.WORKER_APP, settings)
     assert [each["event"] for each in log] == ["config.lint"]
 
 
@@ -84,10 +94,10 @@ def test_what_is_deprecated_is_delivered(tmp_path: Path) -> None:
         GOOD.replace(b"  nodeLabels", b"  network: {hostname: w}\n  nodeLabels")
     )
     settings = Settings(config_cache_dir=tmp_path, talos_version="v1.14.0")
-    assert completed(OWN, Role.WORKER_APP, "default", settings)
+    assert of_files(Role.WORKER_APP, settings)
 
 
 def test_what_is_no_configuration_of_talos_is_not_judged(tmp_path: Path) -> None:
     """Machines of the other roles run something else."""
     (tmp_path / "linux-final.yaml").write_bytes(GOOD + b"bogus: 1\n")
-    assert b"bogus" in completed(OWN, Role.LINUX, "default", Settings(config_cache_dir=tmp_path))
+    assert b"bogus" in of_files(Role.LINUX, Settings(config_cache_dir=tmp_path))

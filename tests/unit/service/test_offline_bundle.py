@@ -10,6 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from ruamel.yaml import YAML
 
 from attestation.api import OfflineBundle
 from attestation.errors import MalformedEvidence
@@ -18,7 +19,7 @@ from attestation.machines import Status
 from attestation.machines.dual_control import Vote, of_offline_bundle
 from attestation.store import Tx
 from attestation_service.authority.issuance import sign
-from attestation_service.delivery.handlers import configuration
+from attestation_service.delivery import offline_bundle
 from attestation_service.settings import Settings
 from attestation_service.verifier import policy
 from tests.fixtures.machine import refused as outcome_of
@@ -73,6 +74,15 @@ async def test_two_people_and_one_tpm(committee: Committee) -> None:
     config = node.open(bundle.machineconfig.model_dump())
     assert CANARY.encode() in config
     assert b"app-1" in config
+    # The certificate is a file of the machine; the key stays in its own envelope.
+    [file] = YAML(typ="safe").load(config)["machine"]["files"]
+    assert file == {
+        "content": bundle.enrollment_cert_pem,
+        "permissions": 0o444,
+        "path": "/var/lib/itl-tpm/enrollment.crt",
+        "op": "create",
+    }
+    assert b"PRIVATE" not in config
     key = load_pem_private_key(node.open(bundle.enrollment_key_pem.model_dump()), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     certificate = x509.load_pem_x509_certificate(bundle.enrollment_cert_pem.encode())
@@ -231,13 +241,13 @@ async def test_an_act_while_it_is_made(
     node = await admitted(service)
     assert (await committee.ask("anna", "POST", path(node))).status_code == 202
     early = where == "before it is reserved"
-    real: Callable[..., Any] = configuration if early else sign
+    real: Callable[..., Any] = offline_bundle._opened if early else sign
 
     def slow(*arguments: Any) -> Any:
         service.store.write_sync(lambda tx: act(tx, node.machine_id))
         return real(*arguments)
 
-    place = "delivery.offline_bundle.configuration" if early else "authority.authority.sign"
+    place = "delivery.offline_bundle._opened" if early else "authority.authority.sign"
     monkeypatch.setattr(f"attestation_service.{place}", slow)
     answer = await committee.ask("bert", "POST", path(node))
     assert outcome_of(answer) == CONFLICT

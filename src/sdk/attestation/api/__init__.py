@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from attestation.api.ca import *  # noqa: F403 -- likewise
     from attestation.api.clusters import *  # noqa: F403 -- likewise
     from attestation.api.collateral import *  # noqa: F403 -- likewise
+    from attestation.api.configurations import *  # noqa: F403 -- likewise
     from attestation.api.enrollment import *  # noqa: F403 -- likewise
     from attestation.api.extensions import *  # noqa: F403 -- likewise
     from attestation.api.hsm import *  # noqa: F403 -- likewise
@@ -44,6 +45,7 @@ _MODULES = (
     "query",
     "results",
     "ca",
+    "configurations",
     "enrollment",
     "operator_certificates",
     "extensions",

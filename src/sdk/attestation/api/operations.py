@@ -37,6 +37,9 @@ NO_RESULT: Final = (e.MachineUnknown, e.ResultUnknown)
 NO_CERTIFICATE: Final = (e.CertificateUnknown, e.TransitionForbidden)
 ASSIGNMENT: Final = (e.PolicyUnknown, e.ClusterUnknown, e.PolicyInvalid, e.MachineUnknown, e.RequestInvalid)
 PROOF: Final = (e.ProofUnavailable, e.RateLimited, e.Unavailable)
+KEPT: Final = (e.ConfigurationsNotKept, e.ConfigurationUnreadable, e.SignerUnavailable)
+VERSION: Final = (e.ConfigurationUnknown, *KEPT)
+PATCH: Final = (e.MachineUnknown, *VERSION)
 LIST: Final = (e.CANotConfigured, e.IssuerUnknown, e.RateLimited, e.SignerBusy, e.SignerUnavailable)
 CHALLENGED: Final = (e.MachineUnknown, e.ChallengeUnknown, e.ChallengeUsed, e.ChallengeExpired)
 REFUSED: Final = (e.MalformedEvidence, e.EvidenceRejected, e.MachineRejected, e.MachineNotAdmitted)
@@ -198,7 +201,8 @@ class PublicAPI:
 
     fetch_config = Operation(
         "fetch_config", "GET /config/{config_token}", e.ConfigTokenUnknown, e.ConfigTokenConsumed, e.NotAcceptable,
-        e.AgentTooOld, e.BaseConfigMissing, e.BaseConfigInvalid, e.Unavailable,
+        e.AgentTooOld, e.BaseConfigMissing, e.BaseConfigInvalid, e.ConfigurationUnreadable, e.SignerUnavailable,
+        e.Unavailable,
         accept="application/vnd.itl.config.encrypted+json",
     )
     pending_config = Operation("pending_config", "GET /config", e.Unavailable)
@@ -311,7 +315,7 @@ class OperatorAPI:
         """Delete a rejected or wiped machine; its audit entries stay."""
 
     @operation("offline_bundle", "POST /machines/{machine_id}/offline-bundle", e.MachineUnknown, e.TransitionForbidden,
-               e.RequestInvalid, e.BaseConfigMissing, e.BaseConfigInvalid, e.CANotConfigured,
+               e.RequestInvalid, e.BaseConfigMissing, e.BaseConfigInvalid, e.ConfigurationUnreadable, e.CANotConfigured,
                e.CertificateNotConformant, e.SignerUnavailable, e.SignerBusy, e.Unavailable)
     def offline_bundle(self, machine_id: str) -> api.OfflineBundle | api.PendingApproval:
         """Have a machine's offline bundle made, sealed to its TPM (compatibility), or vote for it."""
@@ -582,6 +586,83 @@ class OperatorAPI:
     @operation("roll_back_policy", "POST /policies/assignments/{scope}/{subject}/rollback", *ASSIGNMENT)
     def roll_back_policy(self, scope: Scope, subject: str) -> api.PolicyAssignment | api.PendingApproval | None:
         """Let what applied there before apply again, or vote for it; None where nothing was assigned before."""
+
+    # Configurations
+
+    @operation("list_configurations", "GET /configurations")
+    def configurations(self) -> api.ConfigurationList:
+        """Return every version of every base configuration, without texts."""
+
+    @operation("rewrap_configurations", "POST /configurations/rewrap", *KEPT)
+    def rewrap_configurations(self) -> api.ConfigurationsRewrapped:
+        """Bring every version under the newest key-encryption key."""
+
+    @operation("preview_upgrade", "GET /configurations/{cluster_id}/upgrade", e.RequestInvalid, *KEPT)
+    def preview_upgrade(self, cluster_id: str, talos: str) -> api.UpgradePreview:
+        """Return what an upgrade of Talos would change in what a cluster's machines get."""
+
+    @operation("import_configuration", "POST /configurations/{cluster_id}/{role}/versions",
+               e.ClusterUnknown, e.ConfigurationInvalid, e.RequestInvalid, e.AlreadyExists, *KEPT)
+    def import_configuration(
+        self, cluster_id: str, role: Role, request: api.ConfigurationImport
+    ) -> api.ConfigurationDetail:
+        """Store a new version of a base configuration, which is not delivered until it is activated."""
+
+    @operation("get_configuration", "GET /configurations/{cluster_id}/{role}/versions/{version}", *VERSION)
+    def configuration(self, cluster_id: str, role: Role, version: int) -> api.ConfigurationDetail:
+        """Return one version of a base configuration, without its secrets."""
+
+    @operation("diff_configurations", "GET /configurations/{cluster_id}/{role}/diff", *VERSION)
+    def diff_configurations(self, cluster_id: str, role: Role, before: int, after: int) -> api.ConfigurationDiff:
+        """Return what differs between two versions; that a secret does is told, never the secret."""
+
+    @operation("activate_configuration", "PUT /configurations/{cluster_id}/{role}/active",
+               e.ConfigurationInvalid, *VERSION)
+    def activate_configuration(
+        self, cluster_id: str, role: Role, version: int, reason: str | None = None
+    ) -> api.ConfigurationDetail | api.PendingApproval:
+        """Let a version be delivered from now on, or vote for it."""
+
+    @operation("roll_back_configuration", "POST /configurations/{cluster_id}/{role}/rollback",
+               e.ConfigurationInvalid, *VERSION)
+    def roll_back_configuration(
+        self, cluster_id: str, role: Role, reason: str | None = None
+    ) -> api.ConfigurationDetail | api.PendingApproval:
+        """Let the version that was delivered before be delivered again, or vote for it."""
+
+    @operation("list_patches", "GET /machines/{machine_id}/patches", e.MachineUnknown)
+    def patches(self, machine_id: str) -> api.ConfigurationList:
+        """Return every version of a machine's patch, without texts."""
+
+    @operation("import_patch", "POST /machines/{machine_id}/patches",
+               e.MachineUnknown, e.ConfigurationInvalid, e.RequestInvalid, e.AlreadyExists, *KEPT)
+    def import_patch(self, machine_id: str, request: api.ConfigurationImport) -> api.ConfigurationDetail:
+        """Store a new version of a machine's patch, which is not delivered until it is activated."""
+
+    @operation("diff_patches", "GET /machines/{machine_id}/patches/diff", *PATCH)
+    def diff_patches(self, machine_id: str, before: int, after: int) -> api.ConfigurationDiff:
+        """Return what differs between two versions of a patch."""
+
+    @operation("get_patch", "GET /machines/{machine_id}/patches/{version}", *PATCH)
+    def patch(self, machine_id: str, version: int) -> api.ConfigurationDetail:
+        """Return one version of a machine's patch, without its secrets."""
+
+    @operation("activate_patch", "PUT /machines/{machine_id}/patches/active", e.ConfigurationInvalid, *PATCH)
+    def activate_patch(
+        self, machine_id: str, version: int, reason: str | None = None
+    ) -> api.ConfigurationDetail | api.PendingApproval:
+        """Let a version of a patch be delivered from now on, or vote for it."""
+
+    @operation("roll_back_patch", "POST /machines/{machine_id}/patches/rollback", e.ConfigurationInvalid, *PATCH)
+    def roll_back_patch(
+        self, machine_id: str, reason: str | None = None
+    ) -> api.ConfigurationDetail | api.PendingApproval:
+        """Let the version of a patch that was delivered before be delivered again, or vote for it."""
+
+    @operation("preview_configuration", "GET /machines/{machine_id}/configuration",
+               e.MachineUnknown, e.BaseConfigMissing, e.BaseConfigInvalid, *KEPT[1:])
+    def preview_configuration(self, machine_id: str) -> api.RenderedConfiguration:
+        """Return what a machine would be given now, without its secrets."""
 
     # Queries
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attestation import api
 from attestation.errors import ProposalDiffers, RequestInvalid
-from attestation.machines import Transition
+from attestation.machines import Role, Transition
 from attestation.machines import dual_control as kinds
 from attestation.wire import b64encode, canonical_json, pem, pem_blocks
 
@@ -200,6 +200,16 @@ def _cluster(asked: _Asked) -> BaseModel:
     return asked.client.create_cluster(api.ClusterCreate.model_validate(request))
 
 
+def _configuration(asked: _Asked) -> BaseModel:
+    version = asked.terms["version"]
+    if asked.machine:
+        return asked.client.activate_patch(asked.machine, version, asked.said)
+    found = asked.proposal.proposal
+    return asked.client.activate_configuration(
+        found["cluster_id"], Role(found["current_role"]), version, asked.said
+    )
+
+
 _ACTS: Final[Mapping[str, Callable[[_Asked], BaseModel | None]]] = {
     Transition.APPROVE: _approve,
     Transition.UNLOCK: lambda asked: asked.client.unlock(asked.machine, asked.said),
@@ -224,5 +234,6 @@ _ACTS: Final[Mapping[str, Callable[[_Asked], BaseModel | None]]] = {
     kinds.CA_IMPORT: _key,
     kinds.OPERATOR_CERTIFICATE: _person,
     kinds.CLUSTER_VERSION: _cluster,
+    kinds.CONFIGURATION_ACTIVATE: _configuration,
 }
 """How each kind of proposal is asked for; a test compares the names with those that the service gates."""

@@ -51,6 +51,7 @@ CA_IMPORT = "ca_import"
 OFFLINE_BUNDLE = "offline_bundle"
 REPLACE = "replace"
 CLUSTER_VERSION = "cluster_version"
+CONFIGURATION_ACTIVATE = "configuration_activate"
 
 EXTENSION = "."
 """Stands in the names of acts of extensions, `<name>.<word>`, and in no other."""
@@ -164,6 +165,11 @@ def subject_of(
     """Return what a proposal of these members is about, in words for operators."""
     if action in (POLICY_ASSIGN, POLICY_UNASSIGN):
         return _policy_words(terms)
+    if action == CONFIGURATION_ACTIVATE:
+        instead = "" if terms["replaces"] is None else f", instead of version {terms['replaces']}"
+        return (
+            f"configuration {terms['place']}, version {terms['version']}, SHA-256 {terms['sha256']}{instead}"
+        )
     if EXTENSION in action:
         # In the order of canonical JSON, in which they are read again: a row is compared with what its votes bind.
         told = [f"{name} {value}" for name, value in sorted(terms.items())]
@@ -343,6 +349,7 @@ _NAMED_BY: Final = {
     CA_IMPORT: ("purpose", "algorithm"),
     OPERATOR_CERTIFICATE: ("name",),
     CLUSTER_VERSION: ("cluster",),
+    CONFIGURATION_ACTIVATE: ("place",),
 }
 """The terms that name what an act is about, where it is about no machine."""
 
@@ -453,6 +460,52 @@ def of_policy_assignment(
         ek_fingerprint=machine.fingerprint if machine is not None else None,
         current_role=current,
         cluster_id=subject if scope == "cluster" else None,
+    )
+
+
+def of_configuration(
+    *,
+    place: str,
+    cluster_id: str | None,
+    role: Role | None,
+    machine: Machine | None,
+    version: int,
+    sha256: str,
+    replaces: int | None,
+    replaces_sha256: str | None,
+) -> Proposal:
+    """Return the proposal to deliver one version of a configuration instead of *replaces*.
+
+    Newer or older: it decides what machines run, so each of them is an act of its own. Concerned is the role that it is
+    for; the patch of a machine that has no role yet may come to be of any.
+
+    Args:
+        place: Whose it is, in words.
+        cluster_id: Of a base configuration, and of the machine of a patch.
+        role: Of the machines that get it, or None.
+        machine: Whose patch it is, else None.
+        version: Which version.
+        sha256: Of its text, 64 lower-case hex.
+        replaces: The version that is delivered now; None where none is.
+        replaces_sha256: Of its text, likewise.
+    """
+    proposal = _of_no_machine(
+        CONFIGURATION_ACTIVATE,
+        terms={
+            "place": place,
+            "version": version,
+            "sha256": sha256,
+            "replaces": replaces,
+            "replaces_sha256": replaces_sha256,
+        },
+        roles=frozenset(Role) if role is None else frozenset({role}),
+    )
+    return replace(
+        proposal,
+        machine_id=machine.machine_id if machine is not None else None,
+        ek_fingerprint=machine.fingerprint if machine is not None else None,
+        current_role=role,
+        cluster_id=cluster_id,
     )
 
 

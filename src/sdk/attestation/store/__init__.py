@@ -22,6 +22,13 @@ from attestation.store.chips import AKBinding
 from attestation.store.chores import Chore
 from attestation.store.clusters import Cluster, ClusterCounts, ListedCluster
 from attestation.store.collateral import StoredCollateral
+from attestation.store.configurations import (
+    ActiveConfiguration,
+    Configuration,
+    Delivered,
+    Place,
+    SealedConfiguration,
+)
 from attestation.store.grants import grant
 from attestation.store.handovers import DeadLetter, Waiting
 from attestation.store.hsm_look import HSMState
@@ -87,6 +94,7 @@ __all__ = [
     "ACMEOrder",
     "AKBinding",
     "Act",
+    "ActiveConfiguration",
     "AllowListRow",
     "Approval",
     "AttestationCase",
@@ -100,10 +108,12 @@ __all__ = [
     "Cluster",
     "ClusterCounts",
     "ConfigToken",
+    "Configuration",
     "Countersignature",
     "CountersignatureKind",
     "DatabaseIdentity",
     "DeadLetter",
+    "Delivered",
     "Found",
     "HSMBegunCRL",
     "HSMCertificate",
@@ -133,6 +143,7 @@ __all__ = [
     "PackedLog",
     "Page",
     "Pending",
+    "Place",
     "PolicyAssignment",
     "PolicyChange",
     "Purged",
@@ -148,6 +159,7 @@ __all__ = [
     "RunSeal",
     "SavedQuery",
     "Scope",
+    "SealedConfiguration",
     "Store",
     "StoreSettings",
     "StoredAKCertificate",

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Select, Table, and_, select, true
 
 from attestation.store.tables import (
     ACMEOrderRow,
+    ActiveConfigurationRow,
     AKBindingRow,
     AllowListTableRow,
     ApprovalRow,
@@ -108,6 +109,12 @@ AUTHORITY: Final = {
         _table("refused-key", RefusedKeyRow, "spki_sha256", "why"),
         _table("policy", PolicyRow, "name version", "sha256 document"),
         _table("assignment", PolicyAssignmentRow, "scope subject", "policy_name policy_version agreed"),
+        _table(
+            "configuration",
+            ActiveConfigurationRow,
+            "cluster_id role machine_id",
+            "version sha256 previous agreed mark",
+        ),
         _table("anchor", TrustCertificateRow, "sha256", "certificate role vendor status"),
         _table(
             "ca-key",
@@ -176,6 +183,7 @@ NOT_AUTHORITY: Final = {
     "hsm_delegates": "sealed to the service's key; speaks for a CA whom nobody here believes",
     "hsm_nonces": "refuses what was used before",
     "hsm_quotes": "evidence, and what it proved to others; each verdict stands in the audit",
+    "configurations": "delivered only where they are active, and by their SHA-256; sealed under ITL_CONFIG_KEK",
     "config_tokens": "good for one delivery, sealed to the TPM that the machine's row names",
     "ocsp_delegates": "sealed to the service's key; its certificate is a row of its own",
     "ca_crls": "signed, and made anew from the certificates",

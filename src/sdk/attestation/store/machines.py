@@ -18,6 +18,7 @@ from attestation.machines.names import NAMELESS, Names, names_of
 from attestation.results import Verdict
 from attestation.store import machine_lists
 from attestation.store.codec import binds, codec
+from attestation.store.configurations import forget
 from attestation.store.machine_lists import TRUST, MachineFilter
 from attestation.store.pages import Page
 from attestation.store.policies import revision_of_policies
@@ -389,7 +390,7 @@ class Machines:
         return int(row[0])
 
     def delete(self, machine_id: str) -> bool:
-        """Delete a machine with its identities, results and config tokens; return False if there was none.
+        """Delete a machine with its identities, patches, results and config tokens; return False if there was none.
 
         Who may be deleted is the caller's rule; the audit keeps what happened.
         """
@@ -397,6 +398,7 @@ class Machines:
         if machine is None:
             return False
         self._sql.do(_FORGET, machine_id=machine_id)
+        forget(self._sql, machine_id)
         deleted = self._sql.run(_DELETE, machine_id=machine_id) == 1
         self._settle(machine)
         return deleted

@@ -1437,6 +1437,62 @@ class PolicyAssignmentRow(Base):
     agreed: Mapped[bool] = mapped_column(server_default=false())
 
 
+class ConfigurationRow(Base):
+    """Immutable versions of base configurations and of machines' patches, encrypted (docs/adr/0197).
+
+    `machine_id` of a patch is that of its machine, `cluster_id` and `role` are of a base; the others are empty.
+    """
+
+    __tablename__ = "configurations"
+    __table_args__ = (
+        CheckConstraint("version >= 1", name="version"),
+        CheckConstraint("(machine_id = '') = (cluster_id != '' AND role != '')", name="place"),
+        CheckConstraint("(cluster_id = '') = (role = '')", name="base"),
+    )
+
+    cluster_id: Mapped[Key]
+    role: Mapped[Key]
+    machine_id: Mapped[Key]
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    sha256: Mapped[str]
+    size_bytes: Mapped[int]
+    talos_version: Mapped[str]
+    note: Mapped[str | None]
+    created_at: Mapped[datetime]
+    created_by: Mapped[str]
+    kek_id: Mapped[str]
+    wrapped: Mapped[bytes]
+    blob: Mapped[bytes]
+
+
+class ActiveConfigurationRow(Base):
+    """Which version is delivered: one per place. `mark`: made under the key of that version, for this place."""
+
+    __tablename__ = "active_configurations"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["cluster_id", "role", "machine_id", "version"],
+            [
+                "configurations.cluster_id",
+                "configurations.role",
+                "configurations.machine_id",
+                "configurations.version",
+            ],
+        ),
+    )
+
+    cluster_id: Mapped[Key]
+    role: Mapped[Key]
+    machine_id: Mapped[Key]
+    version: Mapped[int]
+    previous: Mapped[int | None]
+    sha256: Mapped[str]
+    activated_at: Mapped[datetime]
+    activated_by: Mapped[str]
+    agreed: Mapped[bool] = mapped_column(server_default=false())
+    mark: Mapped[bytes]
+
+
 class RevisionRow(Base):
     """How often something was changed that judgements rest on, so that whoever writes one can compare."""
 

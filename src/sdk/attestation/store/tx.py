@@ -20,6 +20,7 @@ from attestation.store.chips import AKBindings, ChipMarks
 from attestation.store.chores import Chores
 from attestation.store.clusters import Clusters
 from attestation.store.collateral import CollateralItems
+from attestation.store.configurations import Configurations
 from attestation.store.handovers import Handovers
 from attestation.store.hsm import HSM
 from attestation.store.hsm_quotes import HSMQuotes
@@ -78,6 +79,7 @@ class Tx:
         "clusters",
         "collateral",
         "config_tokens",
+        "configurations",
         "ek_certificates",
         "handovers",
         "hsm",
@@ -128,6 +130,7 @@ class Tx:
         self.approvals = Approvals(sql)
         self.registration_tokens = RegistrationTokens(sql)
         self.config_tokens = ConfigTokens(sql)
+        self.configurations = Configurations(sql)
         self.results = Results(sql, results_kept)
         self.runs = Runs(sql)
         self.run_seals = RunSeals(sql)

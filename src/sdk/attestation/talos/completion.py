@@ -80,11 +80,16 @@ def complete(base: bytes, own: Own, generation: Generation) -> bytes:
             a place that this version cannot have.
     """
     documents = read_stream(base)
+    complete_documents(documents, own, generation)
+    return write_stream(documents)
+
+
+def complete_documents(documents: list[CommentedMap], own: Own, generation: Generation) -> None:
+    """Write what is the machine's own into documents that were read; else as `complete`."""
     try:
         _complete(documents, own, generation)
     except STUMBLES as e:
         raise unreadable(e) from None
-    return write_stream(documents)
 
 
 def _complete(documents: list[CommentedMap], own: Own, generation: Generation) -> None:

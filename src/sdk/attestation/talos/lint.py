@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator, ValidationError
+from ruamel.yaml.comments import CommentedMap
 
 from attestation.machines import Role
 from attestation.talos.documents import kind_of, plain, read_stream, unreadable
@@ -73,7 +74,14 @@ def lint(text: bytes, generation: Generation, role: Role | None = None) -> tuple
     Raises:
         BaseConfigInvalid: Not YAML that everybody reads alike.
     """
-    documents = [(kind_of(each), plain(each)) for each in read_stream(text)]
+    return lint_documents(read_stream(text), generation, role)
+
+
+def lint_documents(
+    stream: Iterable[CommentedMap], generation: Generation, role: Role | None = None
+) -> tuple[Finding, ...]:
+    """Return what does not fit in documents that were read; else as `lint`."""
+    documents = [(kind_of(each), plain(each)) for each in stream]
     try:
         found = [
             finding

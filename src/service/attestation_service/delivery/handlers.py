@@ -29,6 +29,8 @@ from attestation.store import ConfigToken, Tx
 from attestation.tpm import parse_public
 from attestation.wire import b64encode
 from attestation_service.border import limits
+from attestation_service.configs.kept import KeptConfigurations
+from attestation_service.configs.sources import Sources
 from attestation_service.context.request import Origin
 from attestation_service.entitlements import config_tokens
 from attestation_service.entitlements.events import emit
@@ -75,6 +77,7 @@ class _Due:
     token: ConfigToken
     machine: Machine
     repeat: bytes | None
+    sources: Sources
 
 
 async def fetch(
@@ -95,6 +98,7 @@ async def fetch(
         ConfigTokenConsumed: Used, withdrawn or expired.
         NotAcceptable: Plaintext was asked for, and only envelopes are served.
         BaseConfigMissing, BaseConfigInvalid: There is nothing to deliver for this role in this cluster.
+        ConfigurationUnreadable, SignerUnavailable: What is kept cannot be opened now, or was not activated here.
         RateLimited: Too often from this address.
     """
     at = res.clock.now()
@@ -131,7 +135,8 @@ async def fetch(
         if isinstance(now, Pending):
             return now
         # What was prepared is of the machine as it was: another role or name since then is another configuration.
-        if now.repeat is None and now.machine.version != due.machine.version:
+        # Likewise where another version was made active.
+        if now.repeat is None and (now.machine.version, now.sources) != (due.machine.version, due.sources):
             return Pending("attest again " + now.machine.machine_id[:4])
         assert due.machine.key_name is not None
         # What is stored for repeats is sealed; plaintext never rests in the database.
@@ -224,7 +229,8 @@ def _load(tx: Tx, digest: bytes, settings: Settings, at: datetime) -> _Due | Pen
     )
     if not fresh or machine.key_name != token.ak_name:
         return Pending("attest again " + machine.machine_id[:4])
-    return _Due(token, machine, repeat)
+    sources = Sources.of_machine(tx, machine, settings)
+    return _Due(token, machine, repeat, sources)
 
 
 _WORDS = {
@@ -236,33 +242,29 @@ _WORDS = {
 }
 
 
-def configuration(machine: Machine, settings: Settings) -> bytes:
+def configuration(machine: Machine, sources: Sources, kept: KeptConfigurations, settings: Settings) -> bytes:
     """Build the configuration of *machine*: secrets in plaintext, to be sealed at once. Files: not on the loop.
 
     Raises:
         BaseConfigMissing: There is none for its role in its cluster.
         BaseConfigInvalid: It cannot be used, or the machine's version of Talos would refuse it.
+        ConfigurationUnreadable: What is kept cannot be opened, or was not activated here.
+        SignerUnavailable: The device of the key does not answer.
     """
     if machine.role is None:
         raise BaseConfigMissing("the machine has no role")
     # Here: a service that delivers nothing needs no YAML, and this is on a thread.
-    from attestation.talos.completion import Own
-    from attestation_service.delivery.machine_config import completed
+    from attestation_service.configs import rendering
 
-    own = Own(
-        machine_id=machine.machine_id,
-        ek_fingerprint=machine.fingerprint,
-        hostname=machine.hostname,
-        assigned_ip=machine.assigned_ip,
-        installer_image=settings.installer_image,
-    )
-    return completed(own, machine.role, machine.cluster_id, settings)
+    texts = rendering.texts_of(sources, machine.role, machine.cluster_id, kept, settings)
+    own = rendering.own_of(machine, settings)
+    return rendering.completed(texts, own, machine.role, machine.cluster_id, settings)
 
 
 def _prepare(due: _Due, wanted: Wanted, res: Resources) -> tuple[bytes, str]:
     """Build the configuration and seal it; return the answer and the SHA-256 of the plaintext, hex."""
     machine = due.machine
-    config = configuration(machine, res.settings)
+    config = configuration(machine, due.sources, res.configurations, res.settings)
     try:
         envelope = sealed_for(machine, config, due.token.token_id)
     except MalformedEvidence as e:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -24,6 +24,7 @@ from attestation.api import ConfigEnvelope, OfflineBundle, PendingApproval
 from attestation.envelope import Envelope, seal
 from attestation.errors import (
     AKNotActivated,
+    BaseConfigMissing,
     MachineNotAdmitted,
     MachineRejected,
     MalformedEvidence,
@@ -38,7 +39,8 @@ from attestation.store import Tx
 from attestation.tpm import parse_public
 from attestation_service.auth import Operator, VoterDep
 from attestation_service.authority import Issued
-from attestation_service.delivery.handlers import configuration, wire
+from attestation_service.configs.sources import Sources
+from attestation_service.delivery.handlers import wire
 from attestation_service.entitlements import certificates, config_tokens, events
 from attestation_service.keys import server_keys, statements
 from attestation_service.keys.server_keys import MadeKey
@@ -46,6 +48,9 @@ from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
 from attestation_service.routing.parameters import Id
 from attestation_service.verifier import policy
+
+if TYPE_CHECKING:
+    from attestation_service.configs.rendering import Texts
 
 PROFILE: Final = "node-client"
 TOKEN_ID_HEX: Final = 16
@@ -62,6 +67,7 @@ class _Due:
     machine: Machine
     subject: certificates.Subject
     renews: str | None
+    sources: Sources
 
 
 async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundle | PendingApproval:
@@ -75,7 +81,7 @@ async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundl
         MachineUnknown: No such machine.
         TransitionForbidden: Not attested, not within its lease, without an AK, or changed meanwhile.
         BreakGlassCannotVote: Several people must agree to it.
-        BaseConfigMissing, BaseConfigInvalid: There is nothing to deliver for this role.
+        BaseConfigMissing, BaseConfigInvalid, ConfigurationUnreadable: There is nothing to deliver for this role.
         RateLimited: It has too many live certificates.
         Unavailable: The CA cannot sign now, or nothing can be sealed to this EK.
         SignerUnavailable: The service's own key is away.
@@ -99,15 +105,16 @@ async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundl
     except _Enough:
         due = await res.store.read(lambda tx: _due(tx, machine_id, res, at))
 
-    # 2. Configuration and key, sealed or never seen again. What fails here is an error, never plaintext.
+    # 2. What the configuration is made of, and a key. What fails here is an error, never plaintext.
     token = config_tokens.make(due.machine, res.settings, at)
-    config = await asyncio.to_thread(configuration, due.machine, res.settings)
-    sealed = await asyncio.to_thread(_seal, config, due.machine, token.stored.token_id)
+    texts = await asyncio.to_thread(_opened, due, token.stored.token_id, res)
     made = await asyncio.to_thread(server_keys.make)
     plan = replace(
         certificates.wanted(due.machine, PROFILE, made.spki, res.settings, key_tier=None, renews=due.renews),
         requester=operator.cn,
     )
+
+    envelopes: list[Envelope] = []
 
     def admit(tx: Tx) -> None:
         _still(tx, due, res, at)
@@ -115,9 +122,13 @@ async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundl
     # 3. One unit: the certificate is good, the votes are used up, the token has its right, and the audit says so.
     def conclude(tx: Tx, issued: tuple[Issued, ...]) -> None:
         machine = _still(tx, due, res, at)
+        # The certificate stands in the configuration. Sealed or never seen again; nothing here waits for anybody.
+        config = _completed(texts, due.machine, certificates.pem(issued[0].certificate), res)
+        sealed = _seal(config, due.machine, token.stored.token_id)
         agreed = _gate(tx, machine, operator, res, at)
         if isinstance(agreed, PendingApproval):
             raise TransitionForbidden("the votes for this bundle were used up or taken back meanwhile")
+        envelopes.append(sealed)
         config_tokens.store(tx, token, at)
         events.image_given(tx, machine, res.settings.iso_url, at)
         given = certificates.told(issued, plan)
@@ -128,7 +139,7 @@ async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundl
 
     issued = await authority.issue(plan, at=at, admit=admit, conclude=conclude)
     # 4. For the people who carry it.
-    return await asyncio.to_thread(_bundle, due.machine, made, issued, sealed, token.issued, res, at)
+    return await asyncio.to_thread(_bundle, due.machine, made, issued, envelopes[-1], token.issued, res, at)
 
 
 def _due(tx: Tx, machine_id: str, res: Resources, at: datetime) -> _Due:
@@ -138,7 +149,8 @@ def _due(tx: Tx, machine_id: str, res: Resources, at: datetime) -> _Due:
     except (MachineNotAdmitted, MachineRejected, AKNotActivated) as e:
         raise TransitionForbidden(f"no bundle: {e}") from e
     found = certificates.live(tx, machine_id, PROFILE, res.settings, at)
-    return _Due(machine=machine, subject=subject, renews=certificates.renewed(found))
+    sources = Sources.of_machine(tx, machine, res.settings)
+    return _Due(machine=machine, subject=subject, renews=certificates.renewed(found), sources=sources)
 
 
 def _still(tx: Tx, due: _Due, res: Resources, at: datetime) -> Machine:
@@ -148,8 +160,8 @@ def _still(tx: Tx, due: _Due, res: Resources, at: datetime) -> Machine:
         TransitionForbidden: It does not.
     """
     now = _due(tx, due.machine.machine_id, res, at)
-    if now.subject != due.subject:
-        raise TransitionForbidden("the machine was changed while its bundle was made")
+    if (now.subject, now.sources) != (due.subject, due.sources):
+        raise TransitionForbidden("the machine or its configuration was changed while its bundle was made")
     return now.machine
 
 
@@ -159,6 +171,29 @@ def _gate(
     rule = dual_control.always(res.settings)
     proposal = of_offline_bundle(machine, policy.measured(tx, machine, res.settings))
     return dual_control.gate(tx, proposal, operator, res, at, rule=rule)
+
+
+def _opened(due: _Due, token_id: str, res: Resources) -> Texts:
+    """Open what the configuration is made of; make and seal it once, so that nothing is issued where that fails."""
+    from attestation_service.configs import rendering  # here: it needs YAML, and this is on a thread
+
+    machine = due.machine
+    if machine.role is None:
+        raise BaseConfigMissing("the machine has no role")
+    texts = rendering.texts_of(
+        due.sources, machine.role, machine.cluster_id, res.configurations, res.settings
+    )
+    _seal(_completed(texts, machine, "", res), machine, token_id)
+    return texts
+
+
+def _completed(texts: Texts, machine: Machine, certificate: str, res: Resources) -> bytes:
+    from attestation_service.configs import rendering  # here, likewise
+
+    assert machine.role is not None
+    files = rendering.enrollment_files(certificate, machine.role, texts.talos_version)
+    own = rendering.own_of(machine, res.settings, files)
+    return rendering.completed(texts, own, machine.role, machine.cluster_id, res.settings)
 
 
 def _seal(plaintext: bytes, machine: Machine, token_id: str) -> Envelope:

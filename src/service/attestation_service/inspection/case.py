@@ -10,6 +10,7 @@ from typing import Final
 
 from attestation.machines import Role
 from attestation.store import AuditFilter, HSMState, Issuer, Tx
+from attestation_service.configs.sources import Sources
 from attestation_service.inspection.finding import Finding, Level
 from attestation_service.settings import Settings
 from attestation_service.storage.database import LostKeys, lost_log_keys
@@ -36,7 +37,8 @@ class Facts:
         lost: Keys of its audit log that are not there.
         newest: Instant of the newest audit entry, RFC 3339; None in an empty log.
         backed_up: Instant of the newest backup, RFC 3339; None where the audit tells of none.
-        roles: Clusters and roles of the machines that get, or may get, a configuration.
+        configurations: Clusters and roles of the machines that get, or may get, a configuration, and of what.
+        keks: Names of the keys that kept configurations lie under.
         collateral: Kind of collateral -> when the first piece of it expires.
         hsm: Kubernetes cluster -> how its CA keys in hardware are.
     """
@@ -45,7 +47,8 @@ class Facts:
     lost: LostKeys | None
     newest: str | None
     backed_up: str | None
-    roles: tuple[tuple[str, Role], ...]
+    configurations: Mapping[tuple[str, Role], Sources]
+    keks: tuple[str, ...]
     collateral: Mapping[str, datetime]
     hsm: Mapping[str, HSMState]
 
@@ -64,13 +67,19 @@ class Facts:
             lost=lost_log_keys(tx, settings, memory.ended if memory is not None else ()),
             newest=page[0][1].timestamp if page else None,
             backed_up=backups[0][1].timestamp if backups else None,
-            roles=tuple(tx.machines.roles_in_use()),
+            configurations={
+                (cluster, role): Sources.of(tx, role, cluster, None, settings)
+                for cluster, role in tx.machines.roles_in_use()
+            },
+            keks=tx.configurations.kek_ids(),
             collateral=tx.collateral.expiring(),
             hsm=tx.hsm.states(at),
         )
 
 
-NOTHING: Final = Facts(issuers=(), lost=None, newest=None, backed_up=None, roles=(), collateral={}, hsm={})
+NOTHING: Final = Facts(
+    issuers=(), lost=None, newest=None, backed_up=None, configurations={}, keks=(), collateral={}, hsm={}
+)
 """What a database says that is still to be made."""
 
 

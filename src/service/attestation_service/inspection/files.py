@@ -5,9 +5,14 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from attestation.errors import BaseConfigInvalid, BaseConfigMissing
-from attestation.talos.completion import Own
-from attestation_service.delivery.machine_config import completed
+from attestation.errors import (
+    BaseConfigInvalid,
+    BaseConfigMissing,
+    ConfigurationUnreadable,
+    SignerUnavailable,
+)
+from attestation_service.configs.kept import KeptConfigurations
+from attestation_service.configs.rendering import NOBODY, completed, texts_of
 from attestation_service.inspection.case import Case, Findings, failed, ok, warning
 from attestation_service.verifier.endorsements import Anchors
 from attestation_service.verifier.firmware import load_advisories
@@ -16,9 +21,12 @@ ENV_FILE = Path(".env")
 
 
 def configurations(case: Case) -> Findings:
-    """The folder, and a file that can be read for each cluster and role in use."""
-    folder = case.settings.config_cache_dir
-    if not folder.is_dir():
+    """The keys and the versions that are kept; else the folder, and a file for each cluster and role in use."""
+    settings, kept = case.settings, KeptConfigurations(case.settings)
+    folder = settings.config_cache_dir
+    if kept.is_on:
+        yield from _keys(case, kept)
+    if not kept.is_on and not folder.is_dir():
         yield failed(
             "configurations",
             what=f"ITL_CONFIG_CACHE_DIR: the folder {folder} does not exist: no machine would get its configuration",
@@ -26,21 +34,47 @@ def configurations(case: Case) -> Findings:
         )
         return
     good = 0
-    for cluster, role in case.facts.roles if case.facts is not None else ():
-        try:
-            completed(_NOBODY, role, cluster, case.settings)
-        except (BaseConfigMissing, BaseConfigInvalid) as e:
-            yield warning(
-                "configurations",
-                what=f"{e}: machines of this cluster and role attest, and get nothing",
-                todo=f"put the right one at {folder / cluster / f'{role}-final.yaml'}",
-            )
-        else:
-            good += 1
-    yield ok("configurations", what=f"{folder}: {good} in use can be read")
+    try:
+        for (cluster, role), sources in case.facts.configurations.items() if case.facts is not None else ():
+            try:
+                completed(texts_of(sources, role, cluster, kept, settings), NOBODY, role, cluster, settings)
+            except (BaseConfigMissing, BaseConfigInvalid, ConfigurationUnreadable, SignerUnavailable) as e:
+                todo = f"put the right one at {folder / cluster / f'{role}-final.yaml'}"
+                if kept.is_on:
+                    todo = f"attestation config import {cluster}/{role} FILE, then config activate"
+                yield warning(
+                    "configurations",
+                    what=f"{e}: machines of this cluster and role attest, and get nothing",
+                    todo=todo,
+                )
+            else:
+                good += 1
+    finally:
+        kept.close()
+    where = "in the database" if kept.is_on else str(folder)
+    yield ok("configurations", what=f"{where}: {good} in use can be read")
 
 
-_NOBODY = Own(machine_id="x", ek_fingerprint="0" * 96, hostname=None, assigned_ip=None, installer_image="")
+def _keys(case: Case, kept: KeptConfigurations) -> Findings:
+    """The key-encryption keys: each opened, and none missing that versions lie under."""
+    try:
+        missing = [each for each in case.facts.keks if not kept.knows(each)] if case.facts is not None else []
+        newest = kept.newest()
+    except (ConfigurationUnreadable, SignerUnavailable) as e:
+        yield failed(
+            "configurations",
+            what=f"ITL_CONFIG_KEK: {e.__cause__ or e} ({e.code}): no machine would get its configuration",
+            todo="put the key back from your backup, or let its token or TPM answer",
+        )
+        return
+    if missing:
+        yield failed(
+            "configurations",
+            what=f"ITL_CONFIG_KEK: versions lie under keys that are not set: {', '.join(missing)}",
+            todo="name these keys too, behind the newest, and run attestation config rewrap",
+        )
+    else:
+        yield ok("configurations", what=f"what is new is kept under key {newest}")
 
 
 def secrets(case: Case) -> Findings:

@@ -37,6 +37,7 @@ from attestation.machines import NodeEvent, Role
 from attestation.machines.dual_control import (
     CA_ROTATION,
     CLUSTER_VERSION,
+    CONFIGURATION_ACTIVATE,
     POLICY_ASSIGN,
     POLICY_UNASSIGN,
     Proposal,
@@ -49,7 +50,7 @@ from attestation.machines.dual_control import (
     subject_of,
     tally,
 )
-from attestation.store import Approval, Tx
+from attestation.store import Approval, Place, Tx
 from attestation_service.context.identity import Method, Operator
 from attestation_service.operators import votes as ended
 from attestation_service.resources import Resources
@@ -314,6 +315,13 @@ def overtaken_by(tx: Tx, approval: Approval, settings: Settings) -> tuple[str, .
     if approval.action in (POLICY_ASSIGN, POLICY_UNASSIGN):
         now = tx.policies.assigned(terms["scope"], terms["subject"])
         return () if terms["replaces"] == (now and now.policy) else ("replaces",)
+    if approval.action == CONFIGURATION_ACTIVATE:
+        base = {"cluster_id": proposal["cluster_id"], "role": proposal["current_role"]}
+        machine_id = approval.machine_id
+        delivered = tx.configurations.active(Place(machine_id=machine_id) if machine_id else Place(**base))
+        now_active = None if delivered is None else (delivered.version, delivered.sha256)
+        voted = None if terms["replaces"] is None else (terms["replaces"], terms["replaces_sha256"])
+        return () if voted == now_active else ("replaces",)
     if approval.action == CA_ROTATION:
         active = tx.issuers.active(terms["purpose"], terms["algorithm"])
         return () if active is not None and terms["active"] == active.issuer_id else ("active",)
