@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -14,16 +12,18 @@ import click
 
 from attestation.client.text import clean
 from attestation.errors import AllowListEntryUnknown, RequestInvalid
+from attestation.machines import Role
+from attestation_cli import allow_list_file
+from attestation_cli.failures import ExitCode
 from attestation_cli.options import listing, new_proposal_option, printing
 from attestation_cli.progress import Progress
-from attestation_cli.render import Column, time_cell
+from attestation_cli.render import Cell, Column, time_cell
 from attestation_cli.session import Ambiguous, Session
 
 if TYPE_CHECKING:
-    from attestation.api import AllowListEntry
+    from attestation.api import AllowListItem
     from attestation.client import OperatorClient
 
-COLUMNS = ("ek_fingerprint", "role", "hostname", "assigned_ip", "cluster_id", "note")
 ENTRIES_PER_REQUEST = 1000
 """A request may have 1 MiB; an entry has up to about 700 bytes."""
 MAX_FILE_BYTES = 16 << 20
@@ -42,9 +42,35 @@ def group() -> None:
 
 @group.command("import")
 @click.argument("file", type=click.File("r", encoding="utf-8-sig"))
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="MEMBER=HEADING",
+    help="FILE is another table: which of its columns is which member; may be said again.",
+)
+@click.option(
+    "--map-file",
+    type=click.File("r", encoding="utf-8"),
+    help="File with such a line for each member: one for each vendor is kept.",
+)
+@click.option("--role", type=click.Choice([r.value for r in Role]), help="Of entries that say none.")
+@click.option("--cluster-id", help="Likewise.")
+@click.option("--dry-run", is_flag=True, help="Tell what would be done with each entry, and do nothing.")
 @new_proposal_option
 @printing
-def import_(session: Session, file: Any) -> None:
+@click.pass_context
+def import_(
+    ctx: click.Context,
+    session: Session,
+    file: Any,
+    maps: tuple[str, ...],
+    map_file: Any,
+    role: str | None,
+    cluster_id: str | None,
+    *,
+    dry_run: bool,
+) -> None:
     """Import entries from FILE (- for stdin): CSV with a heading line, or JSON.
 
     Columns: ek_fingerprint and role, then as wanted hostname, assigned_ip, cluster_id, note.
@@ -52,20 +78,26 @@ def import_(session: Session, file: Any) -> None:
     The whole file is checked before anything is sent; more than 1,000 entries go in parts, each all or nothing.
     Where dual control asks for several people, this is your vote for exactly these entries.
 
+    With --map it is a table of somebody else, separated by , ; | or tabs. Its EK may be a certificate or a public key,
+    in PEM or base64, or the SHA-384; members beside the columns: ek_sha256, which is compared, serial and product,
+    which go into the note. Columns that are not mapped are told, and left out.
+
     \b
     Examples:
       attestation allow-list import delivery.csv
       generate-list | attestation allow-list import -
+      attestation allow-list import vendor.csv --role worker-app \\
+          --map "ek_fingerprint=EK Certificate" --map serial=Serial --dry-run
     """
     from attestation.api import AllowListImport, PendingApproval
 
-    try:
-        text = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as e:
-        raise RequestInvalid(f"{file.name}: {getattr(e, 'strerror', None) or 'not UTF-8 text'}") from e
-    if len(text) > MAX_FILE_BYTES:
-        raise RequestInvalid(f"{file.name}: longer than {MAX_FILE_BYTES} characters")
-    entries = parse_entries(text)
+    table = allow_list_file.read_table(_text_of(file), _reading(maps, map_file, role, cluster_id))
+    if table.unknown:
+        names = clean(", ".join(table.unknown))
+        session.note(f"Left out, because nothing maps to it: {names}")
+    if dry_run:
+        ctx.exit(0 if _rehearse(session, table) else ExitCode.NEGATIVE)
+    entries = allow_list_file.demand_good(table)
     added = replaced = 0
     pending: list[PendingApproval] = []
     with session.client() as client, Progress("importing", total=len(entries), silent=session.json) as bar:
@@ -91,76 +123,81 @@ def import_(session: Session, file: Any) -> None:
     session.emit_done(f"{added} added, {replaced} replaced", {"added": added, "replaced": replaced})
 
 
-def parse_entries(text: str) -> list[AllowListEntry]:
-    """Read allow-list entries from JSON or CSV.
+def _reading(
+    maps: tuple[str, ...], map_file: Any, role: str | None, cluster_id: str | None
+) -> allow_list_file.Reading:
+    """Return how the file is read; what is said on the command line goes before what a file says."""
+    said = list(maps)
+    columns = allow_list_file.parse_mapping(said)
+    if map_file is not None:
+        columns = allow_list_file.parse_mapping(_text_of(map_file).splitlines()) | columns
+    return allow_list_file.Reading(columns=columns, role=role, cluster_id=cluster_id)
+
+
+def _text_of(file: Any) -> str:
+    """Return the text of a file.
 
     Raises:
-        RequestInvalid: Unreadable, empty, an unknown column, a wrong value or the same EK twice; the
-            message names the line or the entry.
+        RequestInvalid: It cannot be read, is no UTF-8, or too long.
     """
-    from pydantic import ValidationError
-
-    from attestation.api import AllowListEntry
-    from attestation.api.said import said
-
-    rows = _json_rows(text) if text.lstrip()[:1] in ("[", "{") else _csv_rows(text)
-    entries: list[AllowListEntry] = []
-    seen: dict[str, str] = {}
-    for where, row in rows:
-        try:
-            entry = AllowListEntry.model_validate(row)
-        except ValidationError as e:
-            first = e.errors(include_url=False)[0]
-            member = ".".join(str(part) for part in first["loc"])
-            raise RequestInvalid(f"{where}: {member or 'the entry'} {said(first)}") from None
-        if entry.ek_fingerprint in seen:
-            raise RequestInvalid(f"{where}: the same EK as in {seen[entry.ek_fingerprint]}")
-        seen[entry.ek_fingerprint] = where
-        entries.append(entry)
-    if not entries:
-        raise RequestInvalid("there is no entry in it")
-    return entries
-
-
-def _json_rows(text: str) -> list[tuple[str, Any]]:
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as e:
-        raise RequestInvalid(f"not JSON: {e}") from e
-    if isinstance(document, dict) and set(document) == {"entries"}:
-        document = document["entries"]
-    if not isinstance(document, list):
-        raise RequestInvalid('JSON must be a list of entries, or {"entries": [...]}')
-    return [(f"entry {number}", row) for number, row in enumerate(document, start=1)]
+        text: str = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as e:
+        raise RequestInvalid(f"{file.name}: {getattr(e, 'strerror', None) or 'not UTF-8 text'}") from e
+    if len(text) > MAX_FILE_BYTES:
+        raise RequestInvalid(f"{file.name}: longer than {MAX_FILE_BYTES} characters")
+    return text
 
 
-def _csv_rows(text: str) -> list[tuple[str, Any]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows: list[tuple[str, Any]] = []
-    heading: list[str] | None = None
-    try:
-        for raw in reader:
-            values = [value.strip() for value in raw]
-            if not any(values) or values[0].startswith("#"):
-                continue
-            where = f"line {reader.line_num}"
-            if heading is None:
-                heading = [value.lower() for value in values]
-                unknown = [name for name in heading if name not in COLUMNS]
-                if unknown or len(set(heading)) < len(heading):
-                    raise RequestInvalid(
-                        f"{where}: a heading of {', '.join(COLUMNS)} is needed, found {clean(', '.join(values)[:80])}"
-                    )
-                continue
-            if len(values) > len(heading):
-                raise RequestInvalid(f"{where}: {len(values)} values under {len(heading)} headings")
-            row = {name: value for name, value in zip(heading, values, strict=False) if value}
-            if "ek_fingerprint" in row:
-                row["ek_fingerprint"] = row["ek_fingerprint"].lower().replace(":", "")
-            rows.append((where, row))
-    except csv.Error as e:
-        raise RequestInvalid(f"line {reader.line_num}: {e}") from e
-    return rows
+def _rehearse(session: Session, table: allow_list_file.Table) -> bool:
+    """Tell what an import would do with each entry; return True if it would import the file."""
+    named = {line.entry.ek_fingerprint for line in table.lines if line.entry is not None}
+    listed = {}
+    with session.client() as client:
+        for item in client.allow_list() if named else ():
+            if item.ek_fingerprint in named:
+                listed[item.ek_fingerprint] = item
+    rows = [{"where": line.where, **_told(line, listed)} for line in table.lines]
+    if session.json:
+        session.emit_json({"entries": rows, "left_out": list(table.unknown)})
+    else:
+        session.emit_rows(
+            rows,
+            {
+                Column("WHERE"): lambda r: r["where"],
+                Column("EK FINGERPRINT", shrink_to=12): lambda r: r["ek_fingerprint"],
+                Column("ROLE", drop=1): lambda r: r["role"],
+                Column("HOSTNAME", shrink_to=8, drop=2): lambda r: r["hostname"],
+                Column("NOTE", shrink_to=8, drop=3): lambda r: r["note"],
+                Column("WHAT", shrink_to=20): lambda r: Cell(clean(r["what"]), COLOURS.get(r["result"])),
+            },
+            "",
+        )
+        session.note("Nothing was imported: this is what an import would do.")
+    return all(row["result"] not in ("fault", "duplicate") for row in rows)
+
+
+COLOURS = {"fault": "red", "duplicate": "red", "replaced": "yellow", "new": "green"}
+
+
+def _told(line: allow_list_file.Line, listed: Mapping[str, AllowListItem]) -> dict[str, Any]:
+    """Return what an import would do with one entry of a file."""
+    entry = line.entry
+    members = {name: getattr(entry, name, None) for name in ("ek_fingerprint", "role", "hostname", "note")}
+    if entry is None:
+        result, what = "fault", str(line.fault)
+    elif line.same_as is not None:
+        result, what = "duplicate", f"the same EK as in {line.same_as}"
+    elif (item := listed.get(entry.ek_fingerprint)) is None:
+        result, what = "new", "new"
+    else:
+        changed = [
+            f"{name} {getattr(item, name) or '-'} becomes {getattr(entry, name) or '-'}"
+            for name in allow_list_file.COLUMNS
+            if getattr(item, name) != getattr(entry, name)
+        ]
+        result, what = ("replaced", "; ".join(changed)) if changed else ("same", "listed so already")
+    return {**members, "result": result, "what": what}
 
 
 @group.command("list")
