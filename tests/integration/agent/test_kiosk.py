@@ -7,11 +7,13 @@ import io
 import json
 import lzma
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from attestation.client import ServiceUnreachable
 from attestation_agent.commands import Outcome
 from attestation_agent.kiosk import main as kiosk
 from attestation_agent.kiosk.exits import KioskExit, NotAdmitted
@@ -29,14 +31,17 @@ IMAGE_URL = "https://images.example/talos/os.raw.xz"
 class Network:
     """The service and a server of images, told apart by their names."""
 
-    def __init__(self, service: InProcessService, files: Mapping[str, bytes]) -> None:
-        self._service = OverHTTPX(InProcess(service.app, service.run, "192.0.2.7"))
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._service = OverHTTPX(InProcess(rig.service.app, rig.service.run, "192.0.2.7"))
         self._images = answering(
-            lambda request: httpx.Response(200, content=files[request.url.path.rpartition("/")[2]])
+            lambda request: httpx.Response(200, content=rig.files[request.url.path.rpartition("/")[2]])
         )
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         """Send to whom it is for."""
+        if self._rig.down:
+            raise ServiceUnreachable("away")
         to = self._service if url.startswith(BASE_URL) else self._images
         return to.send(method, url, headers, body)
 
@@ -59,6 +64,7 @@ class Rig:
         }
         self.commands: list[tuple[str, ...]] = []
         self.shown = io.StringIO()
+        self.down = False
         self.on_wait: Callable[[], object] = lambda: None
 
     def run(self, *answers: str, **settings: str) -> int:
@@ -67,6 +73,7 @@ class Rig:
             "ITL_REG_URL": BASE_URL,
             "ITL_IMAGE_URL": IMAGE_URL,
             "ITL_IMAGE_KEYS": vkey(),
+            "ITL_SPLAY_SECONDS": "0",
             **settings,
         }
 
@@ -87,12 +94,18 @@ class Rig:
             open_tpm=lambda chosen: self.tpm.node(),
             run=run,
             rhythm=Rhythm(),
-            carrier=Network(self.service, self.files),
+            carrier=Network(self),
             devices=False,
         )
         return kiosk.install(
             {**self.bench.variables, **variables}, conf=self.bench.root / "conf", world=world
         )
+
+    def token(self) -> dict[str, str]:
+        """Have a registration token made."""
+        body = {"role": "worker-app", "expires_in_seconds": 3600, "minimum_assurance": "tofu"}
+        made: dict[str, str] = self.service.operator().call("POST", "/registration-tokens", json=body)
+        return made
 
     def left(self, name: str) -> dict[str, object]:
         """Return what is left on the ESP of the disk."""
@@ -112,11 +125,7 @@ def rig(local: InProcessService, blank_tpm: SoftwareTPM, tpm_ca: CertificateAuth
 @pytest.mark.swtpm
 def test_a_blank_machine_with_a_token_is_written_unattended(rig: Rig, tmp_path: Path) -> None:
     """Registered by the token, the image of the signed list on the disk, a receipt, and no secret left anywhere."""
-    made = rig.service.operator().call(
-        "POST",
-        "/registration-tokens",
-        json={"role": "worker-app", "expires_in_seconds": 3600, "minimum_assurance": "tofu"},
-    )
+    made = rig.token()
     token = tmp_path / "token"
     token.write_text(f"{made['token']} {made['jwks_sha256']}\n")
     assert rig.run(ITL_AUTO_CONFIRM="yes", ITL_REGISTRATION_TOKEN_FILE=str(token)) == 0, rig.shown.getvalue()
@@ -142,16 +151,44 @@ def test_a_blank_machine_with_a_token_is_written_unattended(rig: Rig, tmp_path: 
 
 @pytest.mark.swtpm
 def test_without_a_token_an_operator_is_waited_for_and_the_disk_is_typed(rig: Rig) -> None:
-    """Nothing is attested, and nothing written before both; who is refused has his disk as it was."""
+    """Also while the service is away. Nothing is attested; who is refused, or not approved, keeps the disk."""
     operator, before = rig.service.operator(), rig.disk.read_bytes()
-    rig.on_wait = lambda: operator.approve(operator.machines()[0]["machine_id"])
+    with pytest.raises(NotAdmitted, match="in time") as late:
+        rig.run(ITL_WAIT_SECONDS="60")
+    assert late.value.exit_code == KioskExit.PENDING_APPROVAL
+    waits = 0
+
+    def on_wait() -> None:
+        nonlocal waits
+        waits += 1
+        rig.down = waits < 8
+        if waits == 8:
+            operator.approve(operator.machines()[0]["machine_id"])
+
+    rig.on_wait = on_wait
     assert rig.run("", "", "vda") == KioskExit.WRITTEN, rig.shown.getvalue()
     (machine,) = operator.machines()
     assert machine["ek_fingerprint"][:4] in rig.shown.getvalue()
     assert machine["status"] == "registered"
-    assert [e["action"] for e in operator.audit(action="attest")] == []
+    assert operator.audit(action="attest") == []
     operator.act(machine["machine_id"], "revoke", reason="stolen")
     rig.disk.write_bytes(before)
+    rig.down = False
     with pytest.raises(NotAdmitted, match="revoked"):
         rig.run("", "", "vda")
     assert rig.disk.read_bytes() == before
+
+
+@pytest.mark.swtpm
+def test_a_token_that_was_typed_is_kept_no_longer_than_it_is_needed(rig: Rig) -> None:
+    """The service's own image, where nobody names one; another run needs the token no more."""
+    made = rig.token()
+    resources = rig.service.app.state.resources
+    settings = resources.settings.model_copy(update={"iso_url": IMAGE_URL})
+    rig.service.app.state.resources = replace(resources, settings=settings)
+    assert rig.run("worker-app", made["token"], "vda", ITL_IMAGE_URL="") == 0, rig.shown.getvalue()
+    kept = [path for path in rig.bench.root.rglob("*") if path.is_file() and path != rig.disk]
+    assert not any(made["token"].encode() in path.read_bytes() for path in kept)
+    assert rig.run("worker-app", made["token"], "vda") == KioskExit.WRITTEN, rig.shown.getvalue()
+    (machine,) = rig.service.operator().machines()
+    assert machine["status"] == "registered"

@@ -46,6 +46,7 @@ class Disk:
     Args:
         name: As in /sys/block.
         path: Its device.
+        number: Of its device, as major:minor.
         size_bytes: Its length.
         sector_bytes: Its logical sectors.
         model: In its own words, cleaned.
@@ -57,6 +58,7 @@ class Disk:
 
     name: str
     path: Path
+    number: str
     size_bytes: int
     sector_bytes: int
     model: str
@@ -104,6 +106,7 @@ def _disk(at: Path, device: Path, used: frozenset[str]) -> Disk:
     return Disk(
         name=at.name,
         path=device,
+        number=_text(at / "dev"),
         size_bytes=_number(at / "size") * SECTOR_BYTES,
         sector_bytes=_number(at / "queue/logical_block_size") or SECTOR_BYTES,
         model=clean(maker)[:60] or "unknown model",

@@ -27,6 +27,7 @@ class KioskExit(IntEnum):
     NOT_CONFIRMED = 33
     WRITE_FAILED = 34
     USAGE = 64
+    STOPPED = 130
 
 
 class NoImage(AgentError):

@@ -28,7 +28,7 @@ from attestation_agent.files import write_atomically
 from attestation_agent.hardware import read_hardware
 from attestation_agent.kiosk import disks, listing, media, receipt
 from attestation_agent.kiosk.disks import Disk
-from attestation_agent.kiosk.exits import KioskExit, NoImage, NotConfirmed
+from attestation_agent.kiosk.exits import KioskExit, NoImage, NotConfirmed, WriteFailed
 from attestation_agent.kiosk.fat import FAT, Folder
 from attestation_agent.kiosk.image import Carried, Source, served
 from attestation_agent.kiosk.media import Bundle
@@ -122,7 +122,7 @@ class Kiosk:
         if self._is_done(disk, who):
             self._say(f"{disk.words} was written for this machine already. Take the medium out and restart.")
             return KioskExit.WRITTEN
-        bundle = self._bundle()
+        bundle = self._bundle(disk)
         admitted = self._admitted() if bundle is None else None
         source = self._source(admitted, bundle)
         keys = listing.parse_keys(self._keys())
@@ -138,7 +138,7 @@ class Kiosk:
         }
         if bundle is not None:
             files |= self._offline_bundle(bundle, who)
-        with Target(disk.path, device=self._world.devices) as target:
+        with Target(disk.path, number=disk.number if self._world.devices else None) as target:
             plan = Plan(
                 source=source,
                 sha256=digest,
@@ -150,9 +150,7 @@ class Kiosk:
             install(target, plan)
         self._say(f"{disk.words} holds {source.name}.")
         if bundle is not None:
-            name = f"{bundle.folder}receipts/{who.ek_fingerprint[:16]}.json"
-            bundle.medium.write(name, files[receipt.RECEIPT])
-            self._say(f"Receipt for `attestation machine import`: {name} on {bundle.name}")
+            self._carry_back(bundle, who, files[receipt.RECEIPT])
         self._say("Restarting.")
         outcome = self._world.run(self._chosen.kiosk.reboot_command)
         if not outcome.ok:
@@ -178,27 +176,31 @@ class Kiosk:
 
     # Whom we ask
 
-    def _bundle(self) -> Bundle | None:
-        """Return the bundle to install from; None where the service is there to ask."""
+    def _bundle(self, disk: Disk) -> Bundle | None:
+        """Return the bundle to install from; None where the service is there to ask.
+
+        Raises:
+            NoImage: None is there, and no service. What is on the disk to be erased is none.
+        """
         kiosk = self._chosen.kiosk
         if kiosk.offline != "yes":
             self._ask_for_service()
         if kiosk.offline == "no" or (kiosk.offline == "auto" and self._is_reachable()):
             return None
-        found = self._find_bundle()
+        found = self._find_bundle(disk)
         if found is None:
             raise NoImage(
-                "no medium holds a bundle (images.note in /itl of a FAT partition)"
+                f"no medium beside {disk.name} holds a bundle (images.note in /itl of a FAT partition)"
                 + ("" if kiosk.offline == "yes" else ", and the service does not answer")
             )
         self._say(f"Offline: bundle on {found.name}")
         return found
 
-    def _find_bundle(self) -> Bundle | None:
+    def _find_bundle(self, target: Disk) -> Bundle | None:
         directory = self._chosen.kiosk.usb_bundle_dir
         if directory is not None:
-            return Bundle(medium=Folder(path=directory), folder="", name=str(directory))
-        return next(media.bundles(self._machine.disks), None)
+            return Bundle(medium=Folder(path=directory), folder="", name=str(directory), disk=None)
+        return next(media.bundles([each for each in self._machine.disks if each.name != target.name]), None)
 
     def _ask_for_service(self) -> None:
         """Ask for what is not set, where somebody is there to answer."""
@@ -256,9 +258,14 @@ class Kiosk:
         with NodeClient(agent.server_url, ca_file=agent.ca_file, carrier=self._world.carrier) as client:
             node = Registering(agent, state=self._state, client=client, edge=edge)
             try:
-                return node.admitted(wait_seconds=self._chosen.kiosk.wait_seconds)
+                admitted = node.admitted(wait_seconds=self._chosen.kiosk.wait_seconds)
             finally:
                 node.let_go()
+        # A copy of ours has done its work; the file on the medium is the operator's.
+        token = agent.registration_token_file
+        if token is not None and token.is_relative_to(agent.state_dir):
+            token.unlink(missing_ok=True)
+        return admitted
 
     # What is installed
 
@@ -375,6 +382,21 @@ class Kiosk:
             image_sha256=digest.hex(),
             at=self._world.clock.now(),
         )
+
+    def _carry_back(self, bundle: Bundle, who: Identified, data: bytes) -> None:
+        """Leave the receipt on the bundle, too; a medium that takes none leaves it on the disk alone."""
+        name = f"{bundle.folder}receipts/{who.ek_fingerprint[:16]}.json"
+        # Beneath a file system that the kernel has mounted nothing is written.
+        reason = next((each.in_use for each in self._machine.disks if each.name == bundle.disk), None)
+        if reason is None:
+            try:
+                bundle.medium.write(name, data)
+            except WriteFailed as e:
+                reason = str(e)
+        if reason is not None:
+            self._world.screen.warning("receipt.not_carried", reason=reason)
+            return
+        self._say(f"Receipt, to be imported by an operator: {name} on {bundle.name}")
 
     def _offline_bundle(self, bundle: Bundle, who: Identified) -> dict[str, bytes]:
         """Return the sealed configuration that a bundle carries for this very TPM, for `attestation-agent offline`."""

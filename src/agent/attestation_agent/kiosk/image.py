@@ -22,7 +22,7 @@ from attestation_agent.kiosk.fat import Medium
 LIST_NAME: Final = "images.note"
 MAX_LIST_BYTES: Final = 131_072
 PIECE_BYTES: Final = 1 << 20
-LZMA_MEMORY_BYTES: Final = 256 << 20
+LZMA_MEMORY_BYTES: Final = 96 << 20
 """`xz -9` needs 65 MiB; what asks for more is refused before it is given."""
 FORMS: Final = (".raw", ".raw.xz", ".raw.gz", ".img", ".img.xz", ".img.gz", ".iso")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attestation import __version__, completion, manual, output
 from attestation.errors import AttestationError
+from attestation.text import clean
 from attestation_agent.exits import StateNotKept, UsageError
 from attestation_agent.kiosk.exits import KioskExit, kiosk_exit_of
 from attestation_agent.settings import Parser
@@ -28,7 +29,7 @@ EPILOG: Final = (
     "boot medium, in this order. "
     "Exit codes: 0 written; 10 pending approval; 11 locked; 12 revoked; 13 rejected; 20 TPM unavailable; 21 service "
     "unreachable; 22 refused by the service; 23 not authentic; 28 state directory not writable; 30 no image; 31 image "
-    "rejected; 32 no disk; 33 not confirmed; 34 write failed; 64 usage."
+    "rejected; 32 no disk; 33 not confirmed; 34 write failed; 64 usage; 130 stopped."
 )
 
 
@@ -53,9 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _sign(flags) if flags["command"] == "sign" else install(os.environ)
     except AttestationError as e:
-        # The console that people look at is standard output.
-        _say(f"attestation-kiosk: {e}")
+        # The console that people look at is standard output; what the service says is cleaned for it.
+        _say(clean(f"attestation-kiosk: {e}")[:4096])
         return kiosk_exit_of(e)
+    except KeyboardInterrupt:
+        _say("attestation-kiosk: stopped")
+        return KioskExit.STOPPED
 
 
 def _say(text: str) -> None:

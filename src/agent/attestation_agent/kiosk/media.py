@@ -41,11 +41,13 @@ class Bundle:
         medium: The medium.
         folder: Where on it: `itl/`, or empty.
         name: For people.
+        disk: On which disk it is; None where somebody mounted it.
     """
 
     medium: Medium
     folder: str
     name: str
+    disk: str | None
 
 
 def boot_medium(booted: tuple[Disk, int] | None) -> FAT | None:
@@ -75,11 +77,11 @@ def files_of(medium: Medium, folder: str, into: Path) -> dict[str, str]:
 def bundles(disks: Sequence[Disk]) -> Iterator[Bundle]:
     """Yield the bundles on the partitions of *disks*: those with the label first, then those with a list in `/itl`."""
     partitions = [
-        (f"{disk.name}", FAT(path=disk.path, start_bytes=each.start_bytes))
+        (disk.name, FAT(path=disk.path, start_bytes=each.start_bytes))
         for disk in disks
         for each in disk.partitions
     ] + [(disk.name, FAT(path=disk.path)) for disk in disks if not disk.partitions]
     labelled = [(name, fat, label) for name, fat in partitions if (label := fat.label()) is not None]
     for name, fat, _ in sorted(labelled, key=lambda each: each[2] != LABEL):
         if fat.read(BUNDLE_FOLDER + LIST_NAME, max_bytes=MAX_LIST_BYTES) is not None:
-            yield Bundle(medium=fat, folder=BUNDLE_FOLDER, name=name)
+            yield Bundle(medium=fat, folder=BUNDLE_FOLDER, name=name, disk=name)

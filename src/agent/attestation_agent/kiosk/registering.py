@@ -5,8 +5,9 @@ It never attests: it runs another system than the disk will, whose PCRs must not
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from attestation.api import ActivateRequest, ActivateResponse, IntroduceRequest
 from attestation.errors import AttestationError
@@ -15,6 +16,8 @@ from attestation_agent.exits import is_passing
 from attestation_agent.introduction import Introducing
 from attestation_agent.kiosk.exits import KioskExit, NotAdmitted
 from attestation_agent.state import KnownAs
+
+T = TypeVar("T")
 
 POLL_SECONDS: Final = 30
 _REFUSED: Final = {
@@ -81,19 +84,26 @@ class Registering(Introducing):
             NotAdmitted: Refused, or not approved in that time.
             AttestationError: The service refused, cannot be reached again and again, or is not the one to believe.
         """
+        # A rack that is switched on at once does not arrive at once.
+        if self._settings.splay_seconds:
+            self._edge.wait(self._edge.rhythm.uniform(0.0, self._settings.splay_seconds))
         known = self._insisting(lambda: self._enrol(presents_token=True))
-        waited = 0.0
+        waited, pause = 0.0, self._edge.rhythm.after_answer(POLL_SECONDS)
         while self._status is Status.PENDING_APPROVAL:
             self._edge.log.info("waits.for_approval", machine_id=known.machine_id)
-            if waited >= wait_seconds:
+            if waited >= wait_seconds or self._edge.wait(pause):
                 raise NotAdmitted("no operator approved this machine in time", KioskExit.PENDING_APPROVAL)
-            pause = self._edge.rhythm.after_answer(POLL_SECONDS)
             waited += pause
-            if self._edge.wait(pause):
-                raise NotAdmitted("ended while it waited for an approval", KioskExit.PENDING_APPROVAL)
-            # What it says now is not signed: it decides when we prove ourselves again, and nothing else.
-            if self._insisting(self._asked) is not Status.PENDING_APPROVAL:
-                known = self._insisting(self._enrol)
+            try:
+                # What it says now is not signed: it decides when we prove ourselves again, and nothing else.
+                if self._asked() is not Status.PENDING_APPROVAL:
+                    known = self._enrol()
+                pause = self._edge.rhythm.after_answer(POLL_SECONDS)
+            except AttestationError as e:
+                # An approval may take hours, in which a service is restarted: who waits goes on waiting.
+                if not is_passing(e):
+                    raise
+                pause = self._again(e, 1)
         code = _REFUSED.get(self._status)
         if code is not None:
             raise NotAdmitted(f"an operator decided: {self._status}", code)
@@ -110,7 +120,7 @@ class Registering(Introducing):
         members = self._told_of_us(self._identify(), self._open_tpm().ak_public())
         return self._client.introduce(IntroduceRequest.model_validate(members)).status
 
-    def _insisting(self, ask: Any) -> Any:
+    def _insisting(self, ask: Callable[[], T]) -> T:
         """Return what *ask* does; while the service does not answer it is asked again, with the agent's pauses."""
         failures = 0
         while True:
@@ -120,10 +130,13 @@ class Registering(Introducing):
                 failures += 1
                 if not is_passing(e) or failures >= self._settings.attempts:
                     raise
-                self._edge.log.warning("service.again", code=e.code, reason=str(e))
-                retry_after_seconds = getattr(e, "retry_after_seconds", None)
-                if self._edge.wait(self._edge.rhythm.after_failure(failures, retry_after_seconds)):
+                if self._edge.wait(self._again(e, failures)):
                     raise
+
+    def _again(self, error: AttestationError, failures: int) -> float:
+        """Return after which pause is asked again."""
+        self._edge.log.warning("service.again", code=error.code, reason=str(error))
+        return self._edge.rhythm.after_failure(failures, getattr(error, "retry_after_seconds", None))
 
     def _activate(self, machine_id: str, request: ActivateRequest) -> ActivateResponse:
         activated = super()._activate(machine_id, request)

@@ -14,6 +14,7 @@ COLUMNS: Final = 79
 BAR: Final = 30
 PROGRESS_SECONDS: Final = 1.0
 MAX_ANSWER: Final = 4096
+MAX_SAID: Final = 4096
 
 
 class Screen:
@@ -41,11 +42,10 @@ class Screen:
         self._bar = False
 
     def say(self, text: str = "") -> None:
-        """Write *text*, wrapped; nothing in it is obeyed by the terminal."""
+        """Write *text*, wrapped; nothing in it is obeyed by the terminal, or begins a line of its own."""
         self._end_bar()
-        for line in text.split("\n"):
-            wrapped = textwrap.wrap(clean(line), COLUMNS, break_long_words=True, subsequent_indent="  ")
-            print("\n".join(wrapped), file=self._out, flush=True)
+        wrapped = textwrap.wrap(clean(text)[:MAX_SAID], COLUMNS, subsequent_indent="  ")
+        print("\n".join(wrapped), file=self._out, flush=True)
 
     def ask(self, question: str) -> str | None:
         """Return the answer to *question*, None where nobody is there or the terminal has gone."""

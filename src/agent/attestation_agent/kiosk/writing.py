@@ -73,13 +73,13 @@ class Target:
 
     Args:
         path: The device; a file in tests.
-        device: It must be a block device.
+        number: Its device is this one, as major:minor; None for a file.
 
     Raises:
-        NoDisk: It is in use, is no device, or cannot be opened.
+        NoDisk: It is in use, is another one by now, or cannot be opened.
     """
 
-    def __init__(self, path: Path, *, device: bool = True) -> None:
+    def __init__(self, path: Path, *, number: str | None) -> None:
         self.path = path
         try:
             # O_EXCL without O_CREAT, on a block device: EBUSY where the kernel uses it (open(2)).
@@ -87,9 +87,10 @@ class Target:
         except OSError as e:
             raise NoDisk(f"{path}: {e.strerror}") from e
         self.size_bytes = os.lseek(self._fd, 0, os.SEEK_END)
-        if device and not stat.S_ISBLK(os.fstat(self._fd).st_mode):
+        if number is not None and _number(os.fstat(self._fd)) != number:
+            # A stick was pulled, another took its name; and a file in /dev is no disk.
             os.close(self._fd)
-            raise NoDisk(f"{path} is no block device")
+            raise NoDisk(f"{path} is not the disk {number} that was chosen")
 
     def write(self, at: int, data: bytes) -> None:
         """Write all of *data*.
@@ -145,6 +146,12 @@ class Target:
             yield
         except OSError as e:
             raise WriteFailed(f"{self.path}: {what}: {e.strerror}") from e
+
+
+def _number(found: os.stat_result) -> str | None:
+    if not stat.S_ISBLK(found.st_mode):
+        return None
+    return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
 
 
 def install(target: Target, plan: Plan) -> None:
@@ -224,12 +231,15 @@ class _Body:
 
 def _unpack(target: Target, plan: Plan, begin: int, size_bytes: int) -> tuple[bytes, _Body]:
     """Unpack the image to its place; return its first MiB, which is not written, and what was."""
-    served, written = hashlib.sha256(), hashlib.sha256()
+    served, written, read = hashlib.sha256(), hashlib.sha256(), 0
 
     def packed() -> Iterator[bytes]:
+        nonlocal read
         for chunk in target.read(begin, begin + size_bytes):
             served.update(chunk)
+            read += len(chunk)
             yield chunk
+            plan.progress("write", read, size_bytes)
 
     head, at = bytearray(), 0
     # What it unpacks to ends before that which is still to be unpacked begins.
@@ -240,7 +250,6 @@ def _unpack(target: Target, plan: Plan, begin: int, size_bytes: int) -> tuple[by
             target.write(at + kept, piece[kept:])
             written.update(piece[kept:])
         at += len(piece)
-        plan.progress("write", at, None)
     # The disk gave back what it was given: else something was unpacked that nobody signed.
     _check(served.digest(), plan.sha256)
     if len(head) < HEAD_BYTES:

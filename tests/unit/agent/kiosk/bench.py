@@ -67,11 +67,13 @@ def make_fat(path: Path, at: int = 0, size_bytes: int = ESP_BYTES, label: str = 
 
 
 def make_image(directory: Path, *, kind: uuid.UUID = gpt.ESP, sector_bytes: int = 512) -> bytes:
-    """Return an image: a table, an ESP with a FAT, and bytes behind it that are no zeros."""
+    """Return an image: a table, bytes behind it, an ESP with a FAT, and bytes behind that."""
     path = directory / "image.tmp"
     with path.open("wb") as file:
         file.write(table((kind, uuid.UUID(int=7), ESP_AT, ESP_BYTES), sector_bytes=sector_bytes))
         file.truncate(IMAGE_BYTES)
+        file.seek(MIB // 2)
+        file.write(b"what BIOS starts")
         file.seek(ESP_AT + ESP_BYTES)
         file.write(b"the system " * 1000)
     make_fat(path, ESP_AT).write("EFI/BOOT/BOOTX64.EFI", b"MZ loader")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import lzma
 import os
@@ -56,7 +57,7 @@ def plan(source: Served, **changes: object) -> Plan:
 
 def written(disk: Path, made: Plan) -> None:
     """Install."""
-    with Target(disk, device=False) as target:
+    with Target(disk, number=None) as target:
         install(target, made)
 
 
@@ -130,7 +131,7 @@ def test_what_breaks_off_goes_on_where_it_did(disk: Path, image: bytes) -> None:
     ("name", "change", "error", "words"),
     [
         ("os.raw", lambda data: data[:-1] + b"x", ImageRejected, "signed list says"),
-        ("os.raw", lambda data: data + bytes(6 * MIB), WriteFailed, "half of the disk"),
+        ("os.raw", lambda data: data + bytes(MIB * 3 // 2), WriteFailed, "half of the disk"),
     ],
 )
 def test_what_the_list_does_not_say_leaves_nothing_that_boots(
@@ -213,7 +214,7 @@ def test_killed_at_any_write_it_boots_nothing_or_the_whole_image(
         return call
 
     ours: list[int] = []
-    made = Target(disk, device=False)
+    made = Target(disk, number=None)
     ours.append(made._fd)
     for name in real:
         monkeypatch.setattr(os, name, step(name))
@@ -256,8 +257,21 @@ def test_a_disk_that_gives_back_other_bytes_boots_nothing(
 
 
 def test_only_a_device_is_written(disk: Path) -> None:
-    """A file is none; what is not there is none."""
-    with pytest.raises(NoDisk, match="no block device"):
-        Target(disk)
+    """A file is none, where the kernel knows a disk of that name; what is not there is none."""
+    with pytest.raises(NoDisk, match="not the disk 8:16"):
+        Target(disk, number="8:16")
     with pytest.raises(NoDisk, match="No such file"):
-        Target(disk.with_name("sdz"))
+        Target(disk.with_name("sdz"), number=None)
+
+
+def test_a_disk_that_the_kernel_uses_is_not_opened(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mounted, or part of another device: the kernel says so to who asks for it alone."""
+
+    def busy(path: Path, flags: int) -> int:
+        raise OSError(errno.EBUSY if flags & os.O_EXCL else errno.ENOENT, "as the kernel says")
+
+    monkeypatch.setattr(os, "open", busy)
+    with pytest.raises(NoDisk) as caught:
+        Target(disk, number=None)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.EBUSY
