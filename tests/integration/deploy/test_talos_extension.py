@@ -19,9 +19,14 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from attestation_agent.exits import Exit
 from attestation_cli.talos_extension import build, documents
 from attestation_testing import CertificateAuthority, SoftwareTPM
+from attestation_testing.talos.machined import FakeMachined, Stage
+from tests.fixtures.service import Operator, ServiceProcess, operator, service, start_service
 from tests.fixtures.talos_extension import Inputs, inputs
+
+__all__ = ["operator", "service", "start_service"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.swtpm]
 
@@ -215,6 +220,70 @@ def test_the_agent_runs_with_nothing_of_this_computer(container: Path, tpm_ca: C
     )
     done = inside(container, "/usr/bin/python3", "-ISB", "-c", everything)
     assert done.returncode == 0, done.stderr
+
+
+def test_from_maintenance_to_applied_and_to_wiped(
+    container: Path,
+    extension: Built,
+    service: ServiceProcess,
+    operator: Operator,
+    tpm_ca: CertificateAuthority,
+) -> None:
+    """As Talos would start it: it registers, is approved, attests, and machined gets what was sealed to this TPM.
+
+    First as a dry run, then in earnest; nothing of it is in a file. Each start begins without state, as after a boot.
+    """
+    (container / documents.MACHINED.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    with (
+        SoftwareTPM(container / "tmp" / "t") as tpm,
+        FakeMachined(container / documents.SOCKET.lstrip("/")) as machined,
+    ):
+        tpm.manufacture(tpm_ca)
+        with extension.layer() as layer:
+            said = YAML(typ="safe").load(layer.extractfile(build.SERVICE))["container"]
+        # What Talos adds of an ExtensionServiceConfig, and where the TPM and the facts of this machine are not.
+        configured = {
+            "ITL_REG_URL": service.url,
+            "ITL_ROLE": "worker-app",
+            "ITL_TPM": tpm.uri.replace(str(container.resolve()), ""),
+            "ITL_SYSFS": "/none",
+        }
+        environment = dict(line.split("=", 1) for line in said["environment"]) | configured
+
+        def boot() -> int:
+            shutil.rmtree(container / documents.STATE.lstrip("/"))
+            (container / documents.STATE.lstrip("/")).mkdir()
+            done = inside(container, said["entrypoint"], *said["args"], "--once", **environment)
+            assert service.canary not in done.stdout + done.stderr
+            for path in container.glob("run/**/*"):
+                assert not path.is_file() or service.canary.encode() not in path.read_bytes(), path
+            return done.returncode
+
+        assert boot() == Exit.PENDING_APPROVAL
+        [machine] = operator.machines()
+        assert (machine["status"], machine["desired_role"]) == ("pending_approval", "worker-app")
+        assert machined.calls == []
+        operator.approve(machine["machine_id"], "worker-app", hostname="w-7")
+        assert boot() == Exit.OK
+        modes = [
+            (call.method, call.members.get("dry_run"), call.members.get("mode")) for call in machined.calls
+        ]
+        assert modes == [
+            ("Version", None, None),
+            ("ApplyConfiguration", True, "AUTO"),
+            ("ApplyConfiguration", False, "AUTO"),
+        ]
+        assert machined.stage is Stage.CONFIGURED
+        assert service.canary.encode() in (machined.config or b"")
+        assert b"w-7" in (machined.config or b"")
+        assert [each["detail"] for each in operator.audit(action="directive_ack")] == ["done"]
+
+        assert boot() == Exit.OK
+        assert len(machined.applied) == 1, "it is the same machine, and owes nothing"
+        operator.act(machine["machine_id"], "revoke", wipe=True, reason="retired")
+        assert boot() == Exit.REVOKED
+        assert (machined.partitions["STATE"], machined.partitions["EPHEMERAL"]) == (False, False)
+        assert operator.machine(machine["machine_id"])["wiped_at"] is not None
 
 
 def test_without_an_address_it_says_what_is_missing(container: Path) -> None:

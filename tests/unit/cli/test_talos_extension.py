@@ -130,12 +130,23 @@ def test_a_wheel_without_a_known_hash_is_refused(ours: Path) -> None:
 
 def test_what_a_wheel_needs_is_there(ours: Path) -> None:
     """A lock of another version would give an agent that does not start."""
-    path = wheel(ours, "a-1-py3-none-any.whl", needs='Requires-Dist: B.c>=2\nRequires-Dist: d; extra == "x"')
+    path = wheel(
+        ours, "a-1-py3-none-any.whl", needs='Requires-Dist: B.c>=2\nRequires-Dist: d; extra == "talos"'
+    )
     lock = f"a==1 --hash=sha256:{sha256(path)}"
     with pytest.raises(RequestInvalid, match="a needs b-c, which the lock does not have"):
         wheels.gather([ours], lock, PYTHON)
-    with pytest.raises(RequestInvalid, match="there is no wheel of b"):
-        wheels.gather([ours], f"{lock}\nb==1 --hash=sha256:{'0' * 64}", PYTHON)
+    named = wheel(
+        ours, "itl_attestation_agent-0.1.0-py3-none-any.whl", needs="Requires-Dist: e>1; extra == 'talos'"
+    )
+    (ours / "SHA256SUMS").write_text(
+        (ours / "SHA256SUMS").read_text() + f"{sha256(named)}  {named.name}\n", encoding="utf-8"
+    )
+    with pytest.raises(RequestInvalid, match="there is no wheel of b-c"):
+        wheels.gather([ours], f"{lock}\nb.c==1 --hash=sha256:{'0' * 64}", PYTHON)
+    plain = wheel(ours, "a-1-py3-none-any.whl")
+    with pytest.raises(RequestInvalid, match="itl-attestation-agent needs e, which the lock does not have"):
+        wheels.gather([ours], f"a==1 --hash=sha256:{sha256(plain)}", PYTHON)
 
 
 def test_of_a_wheel_only_what_runs_goes_in(ours: Path) -> None:

@@ -38,7 +38,8 @@ def group() -> None:
 
     \b
     Examples:
-      attestation dev talos-extension --wheels dist --lock agent.lock --to agent
+      attestation dev talos-extension --wheels dist --to agent \\
+          --lock deploy/locks/agent.lock --lock deploy/locks/agent-talos.lock
       attestation dev ek-zoo ./zoo
     """
 

@@ -31,9 +31,12 @@ from attestation_cli.session import Session
 )
 @click.option(
     "--lock",
+    "locks",
     required=True,
+    multiple=True,
     type=EXISTING_FILE,
-    help="What the agent depends on, with hashes: deploy/locks/agent.lock of the same version.",
+    help="What the agent depends on, with hashes: agent.lock and agent-talos.lock of the same version, each with "
+    "a --lock of its own.",
 )
 @click.option(
     "--fetch",
@@ -68,7 +71,7 @@ def talos_extension(
     session: Session,
     directory: Path,
     wheels: Path,
-    lock: Path,
+    locks: tuple[Path, ...],
     python: Path | None,
     talos_version: str,
     server_url: str | None,
@@ -84,9 +87,11 @@ def talos_extension(
 
     \b
     Examples:
-      attestation dev talos-extension --wheels dist --lock agent.lock --to agent
-      attestation dev talos-extension --wheels dist --lock agent.lock --to agent \\
-          --fetch --python /usr/bin/python3 --server-url https://attest.example
+      attestation dev talos-extension --wheels dist --to agent \\
+          --lock deploy/locks/agent.lock --lock deploy/locks/agent-talos.lock
+      attestation dev talos-extension --wheels dist --to agent \\
+          --lock agent.lock --lock agent-talos.lock --fetch \\
+          --python /usr/bin/python3 --server-url https://attest.example
       skopeo copy oci:agent docker://registry.example/itl-tpm-register:0.1.0
     """
     # Imported here: it begins programs and reads archives, which no other command does.
@@ -101,11 +106,11 @@ def talos_extension(
         try:
             if fetch:
                 fetched = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-                wheels_of.fetch(lock, fetched, interpreter.look_at(program))
+                wheels_of.fetch(locks, fetched, interpreter.look_at(program))
                 folders.append(fetched)
             wanted = build.Wanted(
                 wheels=tuple(folders),
-                lock=lock.read_text(encoding="utf-8"),
+                lock="".join(lock.read_text(encoding="utf-8") for lock in locks),
                 python=program,
                 talos=talos_version,
                 server_url=server_url,

@@ -34,7 +34,7 @@ class Wanted:
 
     Args:
         wheels: Folders with wheels.
-        lock: Names what the agent depends on, each with its hashes.
+        lock: Names what the agent depends on, each with its hashes; several locks are one text.
         python: The Python that goes in.
         talos: The versions of Talos that it is for, as a range.
         server_url: Address of the attestation service, or None where a configuration will say it.

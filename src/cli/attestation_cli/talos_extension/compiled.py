@@ -61,8 +61,9 @@ def compiled(sources: Mapping[str, bytes], python: Interpreter) -> dict[str, byt
             f"the modules could not be compiled: {done.stderr.decode(errors='replace')[-1000:]}"
         )
     first, _, rest = done.stdout.partition(b"\n")
-    sizes, rest = json.loads(rest[: int(first)]), rest[int(first) :]
+    at = int(first)
     made: dict[str, bytes] = {}
-    for place, size in zip(places, sizes, strict=True):
-        made[f"{place}c"], rest = rest[:size], rest[size:]
+    for place, size in zip(places, json.loads(rest[:at]), strict=True):
+        made[f"{place}c"] = rest[at : at + size]
+        at += size
     return made

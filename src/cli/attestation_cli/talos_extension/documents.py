@@ -18,6 +18,7 @@ STATE: Final = "/run/itl-tpm"
 """In memory, on the machine: /var is on a disk that a machine in maintenance does not have."""
 
 MACHINED: Final = "/system/run/machined"
+SOCKET: Final = f"{MACHINED}/machine.sock"
 CERTIFICATES: Final = "/etc/ssl/certs"
 
 
@@ -63,7 +64,7 @@ def service(*, server_url: str | None, pinned: bool) -> bytes:
         "PATH=/usr/bin",
         f"SSL_CERT_FILE={CERTIFICATES}/ca-certificates.crt",
         f"ITL_STATE_DIR={STATE}",
-        f"ITL_CONFIG_PATH={STATE}/machineconfig.yaml",
+        f"ITL_MACHINED_SOCKET={SOCKET}",
     ]
     if pinned:
         environment.append(f"ITL_SERVICE_KEYS_FILE=/{KEYS}")
@@ -90,7 +91,7 @@ def service(*, server_url: str | None, pinned: bool) -> bytes:
             },
             "depends": [
                 *([] if server_url is not None else [{"configuration": True}]),
-                {"path": f"{MACHINED}/machine.sock"},
+                {"path": SOCKET},
                 {"network": ["addresses", "connectivity"]},
             ],
             "restart": "always",

@@ -1,7 +1,7 @@
 """The agent and what it depends on: wheels, each with a hash that was given beforehand.
 
-A hash stands in the lock (`deploy/locks/agent.lock`), or, for the wheels of this project, which no lock can name, in
-the file SHA256SUMS beside them, as `./dev build` writes it.
+A hash stands in a lock (`agent.lock` and `agent-talos.lock` of `deploy/locks`), or, for the wheels of this project,
+which no lock can name, in the file SHA256SUMS beside them, as `./dev build` writes it.
 """
 
 # Algorithms for: digest
@@ -12,7 +12,7 @@ import io
 import re
 import subprocess
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,9 @@ from attestation_cli.talos_extension.interpreter import Interpreter
 from attestation_cli.talos_extension.tree import File
 
 OURS: Final = ("itl-attestation-agent", "itl-attestation-sdk")
+EXTRAS: Final = {"itl-attestation-agent": "talos", "itl-attestation-sdk": "client"}
+"""What of these is needed beside what they need everywhere."""
+
 SUMS: Final = "SHA256SUMS"
 
 UNUSED: Final = frozenset({"pycparser"})
@@ -30,8 +33,11 @@ UNUSED: Final = frozenset({"pycparser"})
 ONLY: Final = {"cffi": re.compile(r"_cffi_backend\.[^/]*so$")}
 """Of these, only what is loaded: the bindings are compiled and ask for their back end alone."""
 
-UNREACHED: Final = {"itl-attestation-sdk": ("attestation/store/", "attestation/talos/schemas/")}
-"""Of these, what asks for packages that the lock does not have: a database, the schemas of configurations."""
+UNREACHED: Final = {
+    "itl-attestation-agent": ("attestation_agent/kiosk/",),
+    "itl-attestation-sdk": ("attestation/store/", "attestation/talos/schemas/"),
+}
+"""Of these, what is another program, or asks for packages that no lock of the agent has: a database, schemas."""
 
 _BLOCK = re.compile(r"^(?=[a-z0-9])", re.MULTILINE)
 _PIN = re.compile(r"([a-z0-9._-]+)==([^\s;\\]+)")
@@ -89,14 +95,15 @@ def sums_of(text: str) -> dict[str, str]:
     return {words[1].lstrip("*"): words[0] for words in lines if len(words) == 2}
 
 
-def fetch(lock: Path, folder: Path, python: Interpreter) -> None:
-    """Have pip bring what the lock names, and nothing else, into *folder*.
+def fetch(locks: Iterable[Path], folder: Path, python: Interpreter) -> None:
+    """Have pip bring what the locks name, and nothing else, into *folder*.
 
     Raises:
         RequestInvalid: It could not.
     """
     words = "-m pip download --quiet --no-input --disable-pip-version-check --no-deps --require-hashes"
-    options = ["--only-binary", ":all:", "--dest", str(folder), "--requirement", str(lock)]
+    options = ["--only-binary", ":all:", "--dest", str(folder)]
+    options += [word for lock in locks for word in ("--requirement", str(lock))]
     command = [str(python.program), *words.split(), *options]
     try:
         done = subprocess.run(  # noqa: S603 -- pip of the Python that was named
@@ -218,7 +225,12 @@ def _opened(name: str, file: str, data: bytes) -> Wheel:
                     members[place] = File(data=content)
     except (zipfile.BadZipFile, UnicodeDecodeError, KeyError, RuntimeError) as e:
         raise RequestInvalid(f"{file} is no wheel: {e}") from e
-    needs = tuple(normal(need[1]) for need in _NEEDS.finditer(metadata) if need[3] is None)
+    extra = f"; extra == '{EXTRAS.get(name, '')}'"
+    needs = tuple(
+        normal(need[1])
+        for need in _NEEDS.finditer(metadata)
+        if need[3] is None or need[3].replace('"', "'") == extra
+    )
     said = _NAME.fullmatch(file)
     assert said is not None
     return Wheel(name=name, version=said["version"], members=members, needs=needs)
