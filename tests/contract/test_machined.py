@@ -62,6 +62,7 @@ def test_a_configuration_is_tried_first_and_then_applied(talos: FakeMachined, ou
     assert (talos.stage, talos.config, talos.applied) == (Stage.CONFIGURED, CONFIG, [CONFIG])
 
 
+@pytest.mark.threat("T320")
 def test_a_wipe_names_its_partitions_and_reboots(talos: FakeMachined, ours: Machined) -> None:
     """R39, field by field: none of the defaults, which wipe all disks and leave the machine off."""
     ours.apply(CONFIG)
@@ -120,6 +121,7 @@ def test_each_status_has_its_meaning(talos: FakeMachined, ours: Machined) -> Non
         assert str(caught.value) == f"machined answers {status}"
 
 
+@pytest.mark.threat("T321")
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_refused_configuration_is_told_without_a_word_of_it(
     talos: FakeMachined, ours: Machined, dry_run: bool
@@ -150,6 +152,7 @@ def test_a_refused_wipe_says_why(talos: FakeMachined, ours: Machined) -> None:
     assert all(talos.partitions.values())
 
 
+@pytest.mark.threat("T320")
 @pytest.mark.parametrize("version", ["v1.8.4", "v0.14.0", "dev", "1.13.9; rm"])
 def test_a_talos_that_may_not_know_dry_runs_is_given_nothing(
     talos: FakeMachined, ours: Machined, version: str
@@ -180,6 +183,7 @@ def test_another_role_gets_nothing(
     assert talos.stage is Stage.MAINTENANCE
 
 
+@pytest.mark.threat("T321")
 def test_who_serves_the_socket_must_be_root(
     talos: FakeMachined, ours: Machined, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import cbor2
+import hpack
 import httpcore
 import httpx
 from cbor2 import CBORTag
@@ -169,6 +170,9 @@ from attestation_agent.kubelet.exec_credential import parse as parse_exec_info
 from attestation_agent.kubelet.kubeconfig import KubeconfigRejected, written
 from attestation_agent.kubelet.kubeconfig import parse as parse_kubeconfig
 from attestation_agent.signer import Refused, parse_request
+from attestation_agent.talos.calls import Answer, Conversation
+from attestation_agent.talos.errors import MachinedFailed
+from attestation_agent.talos.messages import MAX_TAG_BYTES, check_answer, version_of
 from attestation_agent.tpm_keys import DIGEST_BYTES
 from attestation_extensions.disk_kms.messages import encode_response
 from attestation_extensions.disk_kms.messages import parse_request as parse_kms_request
@@ -432,6 +436,46 @@ def kms_request(data: bytes) -> None:
         assert len(data) >= sum(len(each) for _, each in fields)
         written = b"".join(tag + encode_response(each)[1:] for tag, each in fields if each)
         assert parse_kms_request(written) == found
+
+
+def machined_answer(data: bytes) -> None:
+    """`talos.calls` and `talos.messages`: whatever answers at machined's socket, an answer or one error.
+
+    The first byte says into how many pieces the rest is cut.
+    """
+    answer = Answer()
+    talk = Conversation(answer, "/machine.MachineService/Reset", b"x" * 300, {"talos-role": "os:admin"}, 1.0)
+    talk.begin()
+    size = 1 + (data[0] if data else 0)
+    with contextlib.suppress(MachinedFailed):
+        for at in range(1, len(data), size):
+            talk.received(data[at : at + size])
+            if answer.ended:
+                assert check_answer(answer.message()) > 0
+                break
+    with contextlib.suppress(MachinedFailed):
+        assert 0 < len(version_of(data)) <= MAX_TAG_BYTES
+
+
+def _machined_answers() -> list[bytes]:
+    """Return what machined sends: an answer with a status, a status alone, its hanging up, and a version."""
+    encoder = hpack.Encoder()
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+        return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+    head = encoder.encode([(":status", "200"), ("content-type", "application/grpc")])
+    good = encoder.encode([("grpc-status", "0")])
+    alone = hpack.Encoder().encode([(":status", "200"), ("grpc-status", "3"), ("grpc-message", "line%203")])
+    message = b"\x0a\x06\x12\x04abcd"
+    settings = frame(4, 0, 0) + frame(4, 1, 0)
+    said = frame(0, 0, 1, b"\0" + len(message).to_bytes(4, "big") + message)
+    return [
+        b"\xff" + settings + frame(1, 4, 1, head) + said + frame(1, 5, 1, good),
+        b"\x05" + settings + frame(1, 5, 1, alone),
+        b"\xff" + settings + frame(7, 0, 0, b"\x7f\xff\xff\xff" + bytes(4)) + frame(3, 0, 1, bytes(4)),
+        b"\x0a\x0b\x12\x09\x0a\x07v1.13.9",
+    ]
 
 
 # ---------------------------------------------------------------- TPM structures
@@ -1979,6 +2023,7 @@ TARGETS: Final[dict[str, Target]] = {
         lambda: [b"\x0a\x24" + b"4c4c4544-0042-3510-8052-b4c04f4d3132" + b"\x12\x45" + bytes(69)],
         1100,
     ),
+    "machined_answer": Target(machined_answer, _machined_answers, 2048),
     "token_text": Target(token_text, _tokens, 17_000),
     "token_claims": Target(token_claims, lambda: [json.dumps(GOOD_CLAIMS).encode()], 4096),
     "service_account_claims": Target(

@@ -20,6 +20,7 @@ from attestation.evidence import ak_activation
 from attestation.keys import KeySigner
 from attestation.tpm import parse_public
 from attestation.wire import b64decode, b64encode
+from attestation_agent.acts import Acts
 from attestation_agent.commands import Outcome
 from attestation_agent.edge import Edge
 from attestation_agent.exits import Exit
@@ -318,6 +319,8 @@ class World:
         self.command = Outcome(ok=True, text="exit status 0")
         self.during: Callable[[int], None] = lambda round_: None
         self.attested: Callable[[], object] = lambda: None
+        self.machined: Acts | None = None
+        self.agent: type[Agent] = Agent
         flags = {
             "server_url": URL,
             "state_dir": str(tmp_path / "state"),
@@ -341,9 +344,10 @@ class World:
             rhythm=Rhythm(uniform=lambda low, high: high),
             log=self.events,
             attested=self.attested,
+            machined=self.machined,
         )
         with NodeClient(URL, carrier=answering(self.service)) as client:
-            return Agent(self.settings, state=self.state, client=client, edge=edge).run()
+            return self.agent(self.settings, state=self.state, client=client, edge=edge).run()
 
     def _wait(self, seconds: float) -> bool:
         self.waits.append(seconds)

@@ -103,14 +103,7 @@ class FakeMachined:
     def __init__(self, path: Path, behaviour: Behaviour | None = None) -> None:
         self.path = path
         self.behaviour = behaviour or Behaviour()
-        self.calls: list[Call] = []
-        self.stage = Stage.MAINTENANCE
-        self.config: bytes | None = None
-        self.applied: list[bytes] = []
-        self.partitions: dict[str, bool] = {"EFI": True, "META": True, "STATE": True, "EPHEMERAL": True}
-        self.user_disks_wiped: list[str] = []
-        self.reboots = 0
-        self.is_off = False
+        self.begin_anew()
         self._pools: list[ThreadPoolExecutor] = []
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -157,6 +150,17 @@ class FakeMachined:
         server, self._server = self._server, None
         if server is not None:
             server.stop(0)
+
+    def begin_anew(self) -> None:
+        """Be a machine in maintenance that nobody has asked for anything."""
+        self.calls: list[Call] = []
+        self.stage = Stage.MAINTENANCE
+        self.config: bytes | None = None
+        self.applied: list[bytes] = []
+        self.partitions: dict[str, bool] = {"EFI": True, "META": True, "STATE": True, "EPHEMERAL": True}
+        self.user_disks_wiped: list[str] = []
+        self.reboots = 0
+        self.is_off = False
 
     def named(self, method: str) -> list[Call]:
         """Return the calls of one method."""
