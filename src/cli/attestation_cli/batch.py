@@ -33,6 +33,8 @@ class Chosen:
     hostname: str | None = None
     assigned_ip: str | None = None
     fingerprint: str | None = None
+    version: int | None = None
+    """That was looked at, where somebody chose from a list."""
 
 
 def read_chosen(text: str) -> list[Chosen]:
@@ -54,7 +56,8 @@ def read_chosen(text: str) -> list[Chosen]:
         for row in reader:
             if None in row or None in row.values() or not row["machine"]:
                 raise RequestInvalid(f"line {reader.line_num}: not one value for each column, or no machine")
-            found.append(Chosen(row["machine"], *(row.get(name) or None for name in COLUMNS[1:])))
+            hostname, address, fingerprint = (row.get(name) or None for name in COLUMNS[1:])
+            found.append(Chosen(row["machine"], hostname, address, fingerprint))
     except csv.Error as e:
         raise RequestInvalid(f"line {reader.line_num}: {e}") from e
     return found
@@ -96,6 +99,8 @@ def approve_all(
     for each, machine in found:
         if each.fingerprint is not None:
             check(machine.ek_fingerprint, each.fingerprint)
+        if each.version not in (None, machine.version):
+            raise RequestInvalid(f"machine {machine.machine_id} changed while you chose: look again")
     requests = [request_of(each, machine.version) for each, machine in found]
     short = short_ids(ids)
     # 2. Side by side, as a person compares them.
@@ -106,7 +111,9 @@ def approve_all(
             )
     else:
         session.emit_table(SIDE_BY_SIDE, [_row(each, machine, short) for each, machine in found], "")
-    session.confirm(f"Approve these {len(found)} machines as {role}?", yes=yes)
+    session.confirm(
+        f"Approve these {len(found)} machines as {role}: {', '.join(short[each] for each in ids)}?", yes=yes
+    )
     # 3. Each by itself: what one is refused for is no reason to leave the others.
     results, lost = _results(client, [machine for _, machine in found], requests, again=session.asks_again)
     if session.json:

@@ -328,6 +328,7 @@ def test_every_command_works_and_every_operator_route_is_reached(
     # Another one takes its place.
     spare = Rig(local, tmp_path, seed=7)
     assert spare.once() is Exit.PENDING_APPROVAL
+    assert spare.machine_id in {each["machine_id"] for each in terminal.json("machine", "inbox")}
     terminal.ok("machine", "replace", "w-4", spare.machine_id, "-r", "mainboard died", "--yes")
     assert terminal.json("machine", "get", fourth.machine_id)["status"] == "revoked"
     assert spare.once() is Exit.OK

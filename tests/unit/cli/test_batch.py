@@ -51,7 +51,8 @@ def test_several_are_seen_side_by_side_and_asked_about_once(monkeypatch: pytest.
         assert machine(each)["ek_fingerprint"][:16] in done.stdout
         assert f"S{each[:4]}" in done.stdout
     assert done.stdout.count("tofu") == 3
-    assert done.stderr.count("Approve these 3 machines as worker-app?") == 1
+    asked = f"Approve these 3 machines as worker-app: {A[:8]}, {B[:8]}, {C[:8]}?"
+    assert done.stderr.count(asked) == 1
     done = run(service, "machine", "approve", "7f3a", "c2b1", "aa37", *ROLE, answer="y\n")
     assert done.exit_code == 0, done.output
     assert [(each, body["role"], body["expected_version"]) for each, body in bodies(service)] == [

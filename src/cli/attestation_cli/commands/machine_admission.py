@@ -9,6 +9,7 @@ import click
 from attestation.api.operations import OperatorAPI
 from attestation.errors import RequestInvalid
 from attestation.machines import DEFAULT_CLUSTER, Role
+from attestation_cli.commands.machine_inbox import PURCHASED, PURCHASED_COLUMN, choose, purchased_of
 from attestation_cli.complete import complete_machine
 from attestation_cli.machine_acts import (
     ID,
@@ -34,6 +35,11 @@ from attestation_cli.session import Session, checked, name_of
     type=click.File(encoding="utf-8"),
     help="CSV of several: machine, and as you like hostname, ip, fingerprint. - is stdin.",
 )
+@click.option(
+    "--pending", is_flag=True, help="Choose among those that wait, shown with what there is to decide by."
+)
+@PURCHASED
+@PURCHASED_COLUMN
 @click.option("--role", type=click.Choice([r.value for r in Role]), required=True, help="What it becomes.")
 @click.option("--hostname", help="The name it gets.")
 @click.option("--ip", "assigned_ip", metavar="CIDR", help="The address it gets, e.g. 10.0.0.11/24.")
@@ -69,7 +75,10 @@ def approve(
     cluster_id: str,
     fingerprint: str | None,
     reason: str | None,
+    purchased: TextIO | None,
+    purchased_column: str | None,
     *,
+    pending: bool,
     accept_ek: bool,
     yes: bool,
 ) -> None:
@@ -82,13 +91,16 @@ def approve(
     is your vote: the answer says how many are missing, until when, and what the others must call.
 
     Several are shown side by side, and you are asked once. Each is approved by itself; exit code 1 if one was not. To
-    admit several EKs by name, the file says the fingerprint of each.
+    admit several EKs by name, the file says the fingerprint of each. With --pending those that wait are shown as in the
+    inbox, and you say which.
 
     \b
     Examples:
       attestation machine approve 7f3a --role worker-app
       attestation machine approve 7f3a c2b1 aa37 --role worker-app
       attestation machine approve --from rack4.csv --role worker-app
+      attestation machine approve --pending --purchased orders.csv \\
+          --role worker-app
       attestation machine approve 7f3a --role controlplane \\
           --hostname cp-1 --ip 10.0.0.11/24
       attestation machine approve 7f3a --role worker-app \\
@@ -111,11 +123,24 @@ def approve(
             )
         )
 
-    if file is not None or len(machines) != 1:
-        if hostname is not None or assigned_ip is not None or fingerprint is not None:
+    is_one = len(machines) == 1 and file is None and not pending
+    if not is_one and any(each is not None for each in (hostname, assigned_ip, fingerprint)):
+        raise RequestInvalid(
+            "a name, an address or a fingerprint is for one machine: a file says those of several"
+        )
+    if pending:
+        if machines or file is not None or accept_ek:
             raise RequestInvalid(
-                "a name, an address or a fingerprint is for one machine: a file says those of several"
+                "--pending asks which machines: name none beside it, and no EK is admitted by name from a list"
             )
+        bought = purchased_of(purchased, purchased_column)
+        with session.client() as client:
+            several = choose(session, client, bought)
+            good = approve_all(session, client, several, same_fingerprint, request_of, role, yes=yes)
+        ctx.exit(0 if good else 1)
+    if purchased is not None or purchased_column is not None:
+        raise RequestInvalid("a purchase list is for --pending, or for attestation machine inbox")
+    if not is_one:
         several = [Chosen(name) for name in machines]
         if file is not None:
             try:
