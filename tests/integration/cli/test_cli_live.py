@@ -123,6 +123,8 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess
     monkeypatch.setenv("HOME", str(tmp_path))
     settings = {
         "iso_url": IMAGE,
+        "config_encryption_key": "ab" * 32,
+        "config_file_fallback": True,
         "dual_control_roles": ["controlplane"],
         "enrollment_ca_unencrypted": True,
         "operator_certificates": True,
@@ -525,6 +527,33 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert terminal.json("config", "lint", str(base), "--talos", "v1.9.5") == {"findings": []}
     assert "token: <redacted>" in terminal.ok("config", "preview", str(base), "--talos", "v1.9.5")
     assert "machine.token" in terminal.ok("config", "diff", str(base), str(other), "--talos", "v1.9.5")
+    # A base configuration is kept in two versions, activated, rolled back; a machine gets a patch besides.
+    for text in (base, other):
+        text.write_text(text.read_text().replace("}", ", install: {disk: /dev/sda}}"))
+        assert "<redacted>" in terminal.json("config", "import", "default/worker-app", str(text))["preview"]
+    for version in (1, 2):
+        activated = terminal.ok("config", "activate", f"default/worker-app@{version}", "-r", "tour")
+        assert f"version {version} is delivered" in activated
+    terminal.ok("config", "rollback", "default/worker-app", "--yes")
+    assert [each["active"] for each in terminal.json("config", "list")] == [True, False]
+    assert "canary" not in terminal.ok("config", "show", "default/worker-app")
+    versions = [f"default/worker-app@{each}" for each in (1, 2)]
+    assert "machine.token" in terminal.ok("config", "diff", *versions)
+    assert "token: <redacted>" in terminal.ok("config", "preview", versions[1])
+    (patched, *_) = [m["machine_id"] for m in terminal.json("machine", "list") if m["role"] == "worker-app"]
+    other.write_text("machine: {sysctls: {a.b: '1'}}\n")
+    for text in (other, other):
+        terminal.ok("config", "patch", "import", patched, str(text), "--note", "tour")
+    for version in (1, 2):
+        terminal.ok("config", "patch", "activate", f"{patched}@{version}")
+    terminal.ok("config", "patch", "rollback", patched, "--yes")
+    assert [each["active"] for each in terminal.json("config", "patch", "list", patched)] == [True, False]
+    assert "a.b: '1'" in terminal.ok("config", "patch", "show", patched)
+    assert "No differences" in terminal.run("config", "patch", "diff", patched, "1", "2").output
+    assert "a.b: '1'" in terminal.ok("config", "machine", patched)
+    upgraded = terminal.run("config", "upgrade-preview", "default", "--talos", "v1.13.9")
+    assert (upgraded.exit_code, "no LinkConfig" in upgraded.output) == (1, True)
+    assert "0 out of reach" in terminal.ok("config", "rewrap")
     assert "_ATTESTATION_COMPLETE" in terminal.ok("completion", "bash")
     assert ".TH" in terminal.ok("man", "machine", "lock")
     monkeypatch.setattr(Watch.__init__, "__defaults__", (interrupt,))

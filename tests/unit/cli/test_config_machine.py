@@ -75,3 +75,27 @@ def test_a_difference_names_what_changes(file: Path, tmp_path: Path) -> None:
         {"document": "v1alpha1", "path": "machine.token", "before": "<redacted>", "after": "<redacted>"},
     ]
     assert run("diff", file, file, "--talos", "v1.9.5").output == "No differences.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["preview", "default/worker-app.yaml", "--talos", "v1.9.5"], "no such file"),
+        (["diff", "default/worker-app@1", "default/controlplane@1"], "two versions of one"),
+        (["activate", "default/worker-app"], "which version? Write default/worker-app@VERSION"),
+        (["activate", "default/mainframe@1"], "no CLUSTER/ROLE"),
+        (["rollback", "Default/worker-app"], "no CLUSTER/ROLE"),
+    ],
+)
+def test_what_is_no_place_is_told_before_anybody_is_asked(arguments: list[str], words: str) -> None:
+    """What the service keeps is named by cluster, role and number."""
+    found = run(*arguments)
+    assert found.exit_code == 2
+    assert words in " ".join(found.output.split())
+
+
+def test_a_file_needs_a_version_of_talos(file: Path) -> None:
+    """A version that is kept says its own; and the service hands out no text to compare a file with."""
+    assert "needs --talos" in run("preview", file).output
+    mixed = run("diff", file, "default/worker-app@1", "--talos", "v1.9.5")
+    assert (mixed.exit_code, "two files, or two versions" in mixed.output) == (2, True)

@@ -9,6 +9,17 @@ from typing import Any
 import click
 
 from attestation_cli.commands.config_machine import diff_, lint_, preview_
+from attestation_cli.commands.config_versions import (
+    activate,
+    import_,
+    list_,
+    machine_,
+    patch,
+    rewrap,
+    rollback,
+    show_version,
+    upgrade_preview,
+)
 from attestation_cli.login.errors import ConfigInvalid
 from attestation_cli.login.profiles import (
     SETTINGS,
@@ -32,7 +43,9 @@ def group() -> None:
     `show`, `path` and `set` are about this program. For each setting the options are asked first, then the
     environment, the profile, the default. Profiles stand in ~/.itl/config.toml; secrets never do.
 
-    `lint`, `preview` and `diff` are about configurations of Talos machines, in files.
+    The others are about configurations of machines: `lint` judges a file; `import`, `activate` and `rollback` are
+    about versions that the service keeps, `patch` about what one machine gets besides; `preview`, `diff` and `show`
+    hide secrets.
 
     \b
     Examples:
@@ -43,15 +56,23 @@ def group() -> None:
 
 
 @group.command()
+@click.argument("place", metavar="[CLUSTER/ROLE[@VERSION]]", required=False)
 @printing
-def show(session: Session) -> None:
+def show(session: Session, place: str | None) -> None:
     """Show every setting as it applies now, and who said so; a token is named, never shown.
+
+    With CLUSTER/ROLE: that base configuration instead, without its secrets; the version that is delivered where none
+    is named.
 
     \b
     Examples:
       attestation config show
       attestation --profile prod config show -o json
+      attestation config show default/worker-app@2
     """
+    if place is not None:
+        show_version(session, place)
+        return
     found = {name: session.setting(name) for name in SETTINGS}
     if session.output_given:
         found["output"] = replace(found["output"], value=session.output, source="--output")
@@ -150,5 +171,7 @@ def _parsed(setting: str, text: str) -> str | bool:
     return check_value(setting, value, "config")
 
 
-for _command in (lint_, preview_, diff_):
+for _command in (
+    *(lint_, preview_, diff_, import_, list_, activate, rollback, rewrap, upgrade_preview, machine_, patch),
+):
     group.add_command(_command)
