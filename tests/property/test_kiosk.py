@@ -46,6 +46,7 @@ def test_a_file_of_settings_means_settings_or_is_refused(data: bytes) -> None:
             assert value.isprintable()
 
 
+@pytest.mark.threat("T330")
 @given(st.integers(0, len(GOOD) - 1), st.integers(0, 7))
 def test_no_flipped_bit_of_a_list_is_accepted(where: int, bit: int) -> None:
     """Text, key id, signature: one bit, and it is refused."""

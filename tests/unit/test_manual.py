@@ -80,23 +80,25 @@ def programs() -> list[str]:
             "attestation_service.main import main",
             "attestation_agent.main import main",
             "attestation_agent.main import register",
+            "attestation_agent.kiosk.main import main",
         )
     ]  # fmt: skip
 
 
 def test_pages_are_written_and_rendered_without_a_warning(tmp_path: Path) -> None:
     """Those of service and agent too; where groff is, it has nothing to say against any of them."""
-    service, agent, register = programs()
+    service, agent, register, kiosk = programs()
     assert "--workers" in plain(service)
     for words in ("attestation-agent identify", "--server-url", "ITL_LOG_FORMAT", "Exit codes: 0 attested"):
         assert words.lower() in plain(agent).lower()
     (tmp_path / "attestation-service.1").write_text(service, encoding="utf-8")
     (tmp_path / "attestation-agent.1").write_text(agent, encoding="utf-8")
     (tmp_path / "itl-tpm-register.1").write_text(register, encoding="utf-8")
+    (tmp_path / "attestation-kiosk.1").write_text(kiosk, encoding="utf-8")
     done = CliRunner().invoke(cli, ["man", "--to", str(tmp_path)], catch_exceptions=False)
     assert done.stdout == f"{len(PAGES)} pages written to {tmp_path}\n"
     files = sorted(map(str, tmp_path.glob("*.1")))
-    assert len(files) == len(PAGES) + 3
+    assert len(files) == len(PAGES) + 4
     if groff := shutil.which("groff"):
         # A path that is longer than a line cannot be broken: that is said of the terminal, not of the page.
         command = [groff, "-man", "-ww", "-Wbreak", "-Tutf8", "-k", "-z", *files]

@@ -122,6 +122,7 @@ def rig(local: InProcessService, blank_tpm: SoftwareTPM, tpm_ca: CertificateAuth
     return Rig(local, blank_tpm, tmp_path)
 
 
+@pytest.mark.threat("T330", "T332")
 @pytest.mark.swtpm
 def test_a_blank_machine_with_a_token_is_written_unattended(rig: Rig, tmp_path: Path) -> None:
     """Registered by the token, the image of the signed list on the disk, a receipt, and no secret left anywhere."""
@@ -149,6 +150,7 @@ def test_a_blank_machine_with_a_token_is_written_unattended(rig: Rig, tmp_path: 
     assert "erased_unconfirmed" in rig.shown.getvalue()
 
 
+@pytest.mark.threat("T331")
 @pytest.mark.swtpm
 def test_without_a_token_an_operator_is_waited_for_and_the_disk_is_typed(rig: Rig) -> None:
     """Also while the service is away. Nothing is attested; who is refused, or not approved, keeps the disk."""
@@ -179,6 +181,7 @@ def test_without_a_token_an_operator_is_waited_for_and_the_disk_is_typed(rig: Ri
     assert rig.disk.read_bytes() == before
 
 
+@pytest.mark.threat("T332")
 @pytest.mark.swtpm
 def test_a_token_that_was_typed_is_kept_no_longer_than_it_is_needed(rig: Rig) -> None:
     """The service's own image, where nobody names one; another run needs the token no more."""

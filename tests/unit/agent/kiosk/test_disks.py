@@ -65,6 +65,7 @@ def test_what_is_no_disk_of_its_own_is_not_there(bench: Bench) -> None:
     assert disks.scan(sysfs=bench.root / "none", procfs=bench.root, devfs=bench.root) == ()
 
 
+@pytest.mark.threat("T331")
 def test_the_disk_that_carries_us_is_never_erased(bench: Bench) -> None:
     """As the boot loader says, whatever name it has, and whoever names it; a copy of it stops everything."""
     for name in ("sda", "sdb"):
@@ -80,6 +81,7 @@ def test_the_disk_that_carries_us_is_never_erased(bench: Bench) -> None:
     refused(bench, "sda, sdc carry the same PARTUUID")
 
 
+@pytest.mark.threat("T331")
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
@@ -105,6 +107,7 @@ def test_a_disk_in_use_or_without_room_is_refused_though_it_is_named(
     refused(bench, words)
 
 
+@pytest.mark.threat("T331")
 def test_a_removable_disk_is_erased_where_it_is_named(bench: Bench) -> None:
     """One that says so, and one on USB that says it is not."""
     bench.disk("sda", removable=1)

@@ -153,6 +153,7 @@ def test_a_machine_is_installed_from_a_bundle(rig: Rig) -> None:
     assert any(line.startswith("Code " + fingerprint[:4]) for line in lines)
 
 
+@pytest.mark.threat("T331")
 def test_nothing_is_written_that_nobody_confirmed(rig: Rig) -> None:
     """Another word, no word, nobody there."""
     cases = (("yes", True), ("sdb", True), (None, True), (None, False))
@@ -163,6 +164,7 @@ def test_nothing_is_written_that_nobody_confirmed(rig: Rig) -> None:
     assert rig.commands == []
 
 
+@pytest.mark.threat("T331")
 def test_who_is_not_asked_is_warned_and_a_stick_that_stays_is_no_loop(rig: Rig) -> None:
     """Unattended, a disk that was written for this TPM is left; for another, or where it is wanted, it is written."""
     assert rig.run(ITL_AUTO_CONFIRM="yes") == 0
@@ -323,6 +325,7 @@ def test_a_server_that_does_not_give_the_image_is_told_apart(
         source.listing()
 
 
+@pytest.mark.threat("T330")
 @pytest.mark.parametrize("said", ["bytes 4-9/10", "bytes 6-9/10", "", "bytes 5-", "bytes x-9/10"])
 def test_a_server_goes_on_where_it_was_or_not_at_all(said: str) -> None:
     """Another piece would be hashed as if it were the next one; that the hash refuses it comes too late."""

@@ -40,6 +40,7 @@ def test_a_list_names_digests() -> None:
     }
 
 
+@pytest.mark.threat("T330")
 @pytest.mark.parametrize(
     "data",
     [
@@ -76,6 +77,7 @@ def test_a_signed_text_that_is_no_list_is_refused(text: str) -> None:
         listing.verify(note(text), keys=KEYS, at=AT)
 
 
+@pytest.mark.threat("T330")
 def test_a_list_ends() -> None:
     """At its instant, not after it."""
     data = signed({"os.raw": DIGEST}, until=AT)

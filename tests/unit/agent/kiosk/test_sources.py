@@ -24,6 +24,7 @@ def test_kernel_arguments_are_read_as_the_kernel_reads_them() -> None:
     assert parse_cmdline(b'itl.role=""') == {"ITL_ROLE": ""}
 
 
+@pytest.mark.threat("T332")
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -81,6 +82,7 @@ def test_settings_are_those_of_agent_and_kiosk() -> None:
             load(variables)
 
 
+@pytest.mark.threat("T332")
 def test_the_nearest_source_counts(tmp_path: Path) -> None:
     """Environment, kernel argument, file of the system, file and files of the medium that was booted."""
     bench = Bench(tmp_path / "machine")

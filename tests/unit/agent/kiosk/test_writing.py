@@ -105,6 +105,7 @@ def _gzip(data: bytes) -> bytes:
     return made.compress(data) + made.flush()
 
 
+@pytest.mark.threat("T330")
 def test_what_breaks_off_goes_on_where_it_did(disk: Path, image: bytes) -> None:
     """A connection that breaks costs what was on its way, and only a source that gives nothing ends it."""
     source, broken = Served("os.raw", image), [True, True]
@@ -127,6 +128,7 @@ def test_what_breaks_off_goes_on_where_it_did(disk: Path, image: bytes) -> None:
     assert not boots(disk)
 
 
+@pytest.mark.threat("T330")
 @pytest.mark.parametrize(
     ("name", "change", "error", "words"),
     [
@@ -149,6 +151,7 @@ def test_what_the_list_does_not_say_leaves_nothing_that_boots(
     assert not boots(disk)
 
 
+@pytest.mark.threat("T330")
 @pytest.mark.parametrize(
     ("name", "make", "error", "words"),
     [
@@ -194,22 +197,23 @@ class Killed(BaseException):
     """The power is gone."""
 
 
-def test_killed_at_any_write_it_boots_nothing_or_the_whole_image(
+@pytest.mark.threat("T330")
+def test_killed_at_any_call_it_boots_nothing_or_the_whole_image(
     disk: Path, image: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the first write to the last; and the run after it begins anew, and succeeds."""
-    real = {name: getattr(os, name) for name in ("pwrite", "fsync")}
+    """From the first write to the last, and while it reads back; the run after it begins anew, and succeeds."""
+    real = {name: getattr(os, name) for name in ("pread", "pwrite", "fsync")}
     steps = 0
     dies_at = 0
 
-    def step(name: str) -> Callable[..., int]:
-        def call(*arguments: object) -> int:
+    def step(name: str) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
             nonlocal steps
             if arguments[0] in ours:
                 steps += 1
                 if steps == dies_at:
                     raise Killed
-            return int(real[name](*arguments) or 0)
+            return real[name](*arguments)
 
         return call
 
@@ -237,6 +241,7 @@ def test_killed_at_any_write_it_boots_nothing_or_the_whole_image(
     made.close()
 
 
+@pytest.mark.threat("T330")
 def test_a_disk_that_gives_back_other_bytes_boots_nothing(
     disk: Path, image: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +261,7 @@ def test_a_disk_that_gives_back_other_bytes_boots_nothing(
         assert not boots(disk)
 
 
+@pytest.mark.threat("T331")
 def test_only_a_device_is_written(disk: Path) -> None:
     """A file is none, where the kernel knows a disk of that name; what is not there is none."""
     with pytest.raises(NoDisk, match="not the disk 8:16"):
@@ -264,6 +270,7 @@ def test_only_a_device_is_written(disk: Path) -> None:
         Target(disk.with_name("sdz"), number=None)
 
 
+@pytest.mark.threat("T331")
 def test_a_disk_that_the_kernel_uses_is_not_opened(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mounted, or part of another device: the kernel says so to who asks for it alone."""
 
