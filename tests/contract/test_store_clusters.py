@@ -10,8 +10,8 @@ import pytest
 
 from attestation.errors import AlreadyExists, ClusterUnknown
 from attestation.machines import Role, Status
-from attestation.store import Cluster, Store
-from tests.contract.store_samples import NOW, a_machine
+from attestation.store import Cluster, MachineFilter, Store, Tx
+from tests.contract.store_samples import NOW, a_machine, a_registration_token, an_allow_list_row
 
 
 def a_cluster(cluster_id: str = "prod", **changes: Any) -> Cluster:
@@ -88,3 +88,43 @@ def test_clusters_are_listed_and_counted(store: Store) -> None:
     counts = store.read_sync(lambda tx: tx.clusters.counts("prod"))
     assert counts.by_status == {Status.ATTESTED: 1, Status.PENDING_APPROVAL: 1}
     assert counts.by_role == {Role.LINUX: 1, None: 1}
+
+
+def test_lists_keep_to_some_clusters(store: Store) -> None:
+    """Machines that are there, or that nobody admitted and that wish for it; tokens, entries and clusters."""
+    joined(store, 1, "prod", role=Role.LINUX, desired_cluster_id="edge")
+    joined(store, 2, "edge", role=Role.LINUX, desired_cluster_id="prod")
+    joined(store, 3, "default", desired_cluster_id="prod")
+    joined(store, 4, "default", desired_cluster_id=None)
+    for number, cluster in enumerate(("prod", "edge", None)):
+        token = a_registration_token(number + 1, cluster_id=cluster)
+        entry = an_allow_list_row(number + 1, cluster_id=cluster)
+        store.write_sync(lambda tx, one=token: tx.registration_tokens.add(one))  # type: ignore[misc]
+        store.write_sync(lambda tx, one=entry: tx.allow_list.put(one))  # type: ignore[misc]
+
+    def seen(*clusters: str) -> tuple[set[str], set[str | None], set[str | None], set[str]]:
+        within = frozenset(clusters)
+
+        def work(tx: Tx) -> tuple[set[str], set[str | None], set[str | None], set[str]]:
+            machines = tx.machines.page(MachineFilter(within=within), None, 9).items
+            return (
+                {each.machine_id[:8] for each in machines},
+                {each.cluster_id for each in tx.registration_tokens.page(None, 9, within).items},
+                {each.cluster_id for each in tx.allow_list.page(None, 9, within).items},
+                {each.cluster_id for each in tx.clusters.page(None, 9, within).items},
+            )
+
+        return store.read_sync(work)
+
+    def named(*numbers: int) -> set[str]:
+        return {f"{number:08x}" for number in numbers}
+
+    assert seen("prod") == (named(1, 3), {"prod"}, {"prod"}, {"prod"})
+    assert seen("default") == (named(4), {None}, {None}, {"default"})
+    assert seen("prod", "edge", "other") == (
+        named(1, 2, 3),
+        {"prod", "edge"},
+        {"prod", "edge"},
+        {"prod", "edge"},
+    )
+    assert seen() == (set(), set(), set(), set())

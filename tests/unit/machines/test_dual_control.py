@@ -831,6 +831,17 @@ def test_a_ca_that_is_brought_in_concerns_every_role() -> None:
         assert of_ca_import(**(asked | {name: f"{value[:-1]}x"})).digest() != proposal.digest()
 
 
+def test_an_import_names_the_cluster_that_all_entries_have() -> None:
+    """Those that give way too; without a word it is the default one. Of several, none: it concerns all."""
+
+    def cluster(listed: list[str | None], replaced: list[str | None]) -> str | None:
+        one, other = ([an_entry(cluster_id=each) for each in of] for of in (listed, replaced))
+        return of_allow_list(one, other).cluster_id
+
+    assert (cluster(["a", "a"], ["a"]), cluster([None], ["default"])) == ("a", "default")
+    assert (cluster(["a", "b"], []), cluster(["a"], ["b"]), cluster(["a", None], [])) == (None, None, None)
+
+
 def test_a_clusters_version_concerns_every_role() -> None:
     """Which cluster, which version, instead of which, and what is said beside it: each is bound."""
     asked: dict[str, Any] = {

@@ -18,6 +18,7 @@ class People:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, frozenset[Duty]]] = {}
+        self.within: dict[str, frozenset[tuple[Duty, str]]] = {}
         self.logged_in: dict[str, datetime | None] = {}
 
     def headers(self, name: str, *duties: Duty) -> dict[str, str]:
@@ -25,6 +26,13 @@ class People:
         token = f"token.of.{name}"
         self._known[token] = (name, frozenset(duties or {Duty.OPERATOR}))
         return {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+    def of_clusters(self, name: str, *clusters: str, duty: Duty = Duty.OPERATOR) -> dict[str, str]:
+        """Introduce *name*, who has one duty in *clusters* and none in others, and return their credential."""
+        headers = self.headers(name)
+        self._known[f"token.of.{name}"] = (name, frozenset())
+        self.within[name] = frozenset((duty, each) for each in clusters)
+        return headers
 
     async def operator(self, token: str, origin: Origin, at: datetime) -> Operator:
         """See `context.AccessTokens.operator`."""
@@ -38,6 +46,7 @@ class People:
             method=Method.OIDC,
             duties=duties,
             authenticated_at=self.logged_in.get(name, at),
+            within=self.within.get(name, frozenset()),
         )
 
 

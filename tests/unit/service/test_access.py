@@ -155,6 +155,7 @@ def concrete(path: str) -> str:
         "event_id": "1",
         "request": "x",
         "uid": "00000000-0000-4000-8000-000000000000",
+        "cluster_id": "default",
     }
     return path.format(**values)
 

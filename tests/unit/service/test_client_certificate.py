@@ -94,9 +94,29 @@ def test_the_ou_names_the_duties(ou: tuple[str, ...], duties: set[Duty]) -> None
     assert verified(CA.issue(ou=ou)).duties == duties
 
 
+def test_a_duty_may_be_in_one_cluster() -> None:
+    """Named behind the duty; it gives that cluster and no other, and beside it what is given everywhere."""
+    claims = verified(CA.issue(ou=("operator:prod", "viewer:edge", "viewer", "auditor:prod")))
+    assert claims.duties == {Duty.VIEWER}
+    assert claims.within == {(Duty.OPERATOR, "prod"), (Duty.VIEWER, "edge")}
+
+
 @pytest.mark.threat("T39")
 @pytest.mark.parametrize(
-    "ou", [(), ("worker",), ("Operator",), ("operators",), ("operator ",), ("x,OU=operator",)]
+    "ou",
+    [
+        (),
+        ("worker",),
+        ("Operator",),
+        ("operators",),
+        ("operator ",),
+        ("x,OU=operator",),
+        ("operator:",),
+        ("operator:*",),
+        ("operator: prod",),
+        ("auditor:prod",),
+        ("metrics:prod",),
+    ],
 )
 def test_without_a_duty_nothing_is_granted(ou: tuple[str, ...]) -> None:
     """A good certificate of our CA for something else is known, and may nothing."""

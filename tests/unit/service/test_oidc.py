@@ -121,6 +121,23 @@ async def test_roles_give_rights(
     assert (await service.get("/api/v1/audit", headers=headers)).status_code == audit
 
 
+async def test_a_role_may_hold_in_one_cluster(service: Service, realm: Realm) -> None:
+    """Named behind the role; what names none, or a duty that is of the fleet, gives nothing."""
+    headers = bearer(realm.token("attestation-operator:prod", "attestation-viewer:edge"))
+    told = (await service.get("/api/v1/whoami", headers=headers)).json()
+    assert told["roles"] == ["operator:prod", "viewer:edge"]
+    assert (told["clusters"]["act"], told["clusters"]["read"]) == (["prod"], ["edge", "prod"])
+    assert (await service.get("/api/v1/machines", headers=headers)).status_code == 200
+    assert (await service.get("/api/v1/stats", headers=headers)).status_code == 403
+    for nothing in (
+        "attestation-operator:",
+        "attestation-operator:*",
+        "operator:prod",
+        "attestation-auditor:prod",
+    ):
+        await refused(service, realm.token(nothing), 403)
+
+
 async def test_a_missing_role_is_named(service: Service, realm: Realm) -> None:
     """Who is known but may not is told so with 403, and which role would do."""
     assert "attestation-operator" in await refused(service, realm.token("offline_access"), 403)

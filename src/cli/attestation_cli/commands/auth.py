@@ -184,10 +184,15 @@ def _check(session: Session, cache: LoginCache, chosen: Wanted) -> list[str]:
 
     with session.client(bearer(cache, chosen, carrier=session.login_carrier)) as client:
         try:
-            rights = client.whoami().rights
+            found = client.whoami()
         except Forbidden:
             return []
-    return [RIGHTS.get(right, right) for right in rights]
+    return [
+        f"{RIGHTS.get(right, right)}, in {' and '.join(found.clusters[right])} only"
+        if right in found.clusters
+        else RIGHTS.get(right, right)
+        for right in found.rights
+    ]
 
 
 @group.command()

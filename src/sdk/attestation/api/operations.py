@@ -811,7 +811,8 @@ class OperatorAPI:
     ) -> Annotated[Iterator[api.CertificateDetail], api.CertificatePage]:
         """Yield the issuance log, newest first, or those that end first; pages are fetched as they are needed."""
 
-    @operation("list_machine_certificates", "GET /machines/{machine_id}/certificates", e.RequestInvalid)
+    @operation("list_machine_certificates", "GET /machines/{machine_id}/certificates", e.MachineUnknown,
+               e.RequestInvalid)
     def machine_certificates(
         self, machine_id: str, *, page_size: int = PAGE_SIZE
     ) -> Annotated[Iterator[api.CertificateDetail], api.CertificatePage]:

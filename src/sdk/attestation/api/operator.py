@@ -83,8 +83,14 @@ class WhoAmI(Wire):
         description="What stays the same when names change: issuer and `sub`, or the key of a certificate"
     )
     method: Literal["oidc", "certificate", "break_glass"]
-    roles: list[str] = Field(description="`operator`, `viewer`, `auditor`, `metrics`; empty for break-glass")
+    roles: list[str] = Field(
+        description="`operator`, `viewer`, `auditor`, `metrics`, or `operator:<cluster>`; empty for break-glass"
+    )
     rights: list[str] = Field(description="As routes declare them in `x-access`: `read`, `act`, `audit`")
+    clusters: dict[str, list[str]] = Field(
+        default={},
+        description="In which clusters, for each right that does not hold in all; on routes with `x-reach`",
+    )
 
 
 class EKCertificateDetail(Wire):

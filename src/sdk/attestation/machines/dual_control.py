@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from attestation.machines.lifecycle import Role, Transition
-from attestation.machines.machine import Machine
+from attestation.machines.machine import DEFAULT_CLUSTER, Machine
 from attestation.results import Assurance
 from attestation.wire import canonical_json
 
@@ -407,7 +407,8 @@ def of_allow_list(entries: Sequence[Admission], replaced: Sequence[Admission]) -
 
     The order of the entries is no part of it.
     """
-    return _of_no_machine(
+    clusters = {entry.cluster_id or DEFAULT_CLUSTER for entry in (*entries, *replaced)}
+    proposal = _of_no_machine(
         ALLOW_LIST_IMPORT,
         terms={
             "entries": len(entries),
@@ -418,6 +419,8 @@ def of_allow_list(entries: Sequence[Admission], replaced: Sequence[Admission]) -
         # Taking a role from an EK counts as giving one: otherwise a single operator could undo what two agreed on.
         roles=frozenset(entry.role for entry in (*entries, *replaced)),
     )
+    # Whoever may act in one cluster alone sees what is of that cluster alone.
+    return replace(proposal, cluster_id=clusters.pop() if len(clusters) == 1 else None)
 
 
 def of_policy_assignment(

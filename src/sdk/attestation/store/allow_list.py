@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, func, select, update
 
 from attestation.clock import to_micros
 from attestation.errors import AllowListEntryUnknown
-from attestation.machines import Role
+from attestation.machines import DEFAULT_CLUSTER, Role
 from attestation.store.codec import binds, codec
 from attestation.store.pages import Page, checked_limit, decode_cursor, page_of
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import AllowListTableRow, table_of
+from attestation.store.within import named, size_of, within
 
 _T = table_of(AllowListTableRow)
 _C = _T.c
@@ -50,12 +53,15 @@ _LISTED = _C.removed_at.is_(None)
 _GET = Prepared(select(_T).where(_ONE, _LISTED))
 _EVER = Prepared(select(_T).where(_ONE))
 _REMOVE = Prepared(update(_T).where(_ONE, _LISTED).values(removed_at=bindparam("at")))
-_PAGE = Prepared(
-    select(_T)
-    .where(_C.ek_fingerprint > bindparam("after"), _LISTED)
-    .order_by(_C.ek_fingerprint)
-    .limit(bindparam("rows"))
-)
+
+
+@lru_cache(maxsize=16)
+def _page(clusters: int | None) -> Prepared:
+    """Return the statement for a page of entries: of any cluster, or of so many that are given."""
+    rows = select(_T).where(_C.ek_fingerprint > bindparam("after"), _LISTED).order_by(_C.ek_fingerprint)
+    if clusters is not None:
+        rows = rows.where(within(func.coalesce(_C.cluster_id, DEFAULT_CLUSTER), clusters))
+    return Prepared(rows.limit(bindparam("rows")))
 
 
 class AllowList:
@@ -89,13 +95,17 @@ class AllowList:
         if self._sql.run(_REMOVE, ek_fingerprint=ek_fingerprint, at=to_micros(at)) != 1:
             raise AllowListEntryUnknown("this EK is not on the allow-list")
 
-    def page(self, cursor: str | None, limit: int) -> Page[AllowListRow]:
-        """Return entries in the order of their fingerprints.
+    def page(
+        self, cursor: str | None, limit: int, within: Collection[str] | None = None
+    ) -> Page[AllowListRow]:
+        """Return entries in the order of their fingerprints; *within*: of these clusters alone.
 
         Raises:
             RequestInvalid: *cursor* or *limit* cannot be right.
         """
         kind = "allow-list"
         after = "" if cursor is None else decode_cursor(kind, cursor)
-        rows = self._sql.rows(_PAGE, after=after, rows=checked_limit(limit) + 1)
+        statement, given = _page(None if within is None else size_of(within)), named(within or ())
+        values = {"after": after, "rows": checked_limit(limit) + 1}
+        rows = self._sql.rows(statement, **values, **(given if within is not None else {}))
         return page_of(kind, rows, limit, _ROW.decode)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
 from sqlalchemy import bindparam, exists, func, or_, select, union, update
 
@@ -14,6 +15,7 @@ from attestation.store.codec import binds, codec
 from attestation.store.pages import Page, checked_limit, decode_cursor, page_of
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import ClusterRow, MachineRow, table_of
+from attestation.store.within import named, size_of, within
 
 _T = table_of(ClusterRow)
 _C = _T.c
@@ -71,13 +73,19 @@ _BY_STATUS = Prepared(select(_M.status, func.count()).where(_IN_IT).group_by(_M.
 _BY_ROLE = Prepared(select(_M.role, func.count()).where(_IN_IT).group_by(_M.role))
 _EVERY = union(select(_C.cluster_id), select(_M.cluster_id)).subquery()
 _COUNT = select(func.count()).where(_M.cluster_id == _EVERY.c.cluster_id).scalar_subquery()
-_PAGE = Prepared(
-    select(_EVERY.c.cluster_id, _COUNT, *_C)
-    .select_from(_EVERY.outerjoin(_T, _C.cluster_id == _EVERY.c.cluster_id))
-    .where(_EVERY.c.cluster_id > bindparam("after"))
-    .order_by(_EVERY.c.cluster_id)
-    .limit(bindparam("rows"))
-)
+
+
+@lru_cache(maxsize=16)
+def _page(clusters: int | None) -> Prepared:
+    """Return the statement for a page: of all clusters, or of those of so many that are given."""
+    rows = (
+        select(_EVERY.c.cluster_id, _COUNT, *_C)
+        .select_from(_EVERY.outerjoin(_T, _C.cluster_id == _EVERY.c.cluster_id))
+        .where(_EVERY.c.cluster_id > bindparam("after"))
+        .order_by(_EVERY.c.cluster_id)
+        .limit(bindparam("rows"))
+    )
+    return Prepared(rows if clusters is None else rows.where(within(_EVERY.c.cluster_id, clusters)))
 
 
 class Clusters:
@@ -154,15 +162,19 @@ class Clusters:
             by_role={word and Role(word): count for word, count in by_role},
         )
 
-    def page(self, cursor: str | None, limit: int) -> Page[ListedCluster]:
-        """Return clusters that are declared or that machines are in, in the order of their ids.
+    def page(
+        self, cursor: str | None, limit: int, within: Collection[str] | None = None
+    ) -> Page[ListedCluster]:
+        """Return clusters that are declared or that machines are in, in the order of their ids; of *within* alone.
 
         Raises:
             RequestInvalid: *cursor* or *limit* cannot be right.
         """
         kind = "clusters"
         after = "" if cursor is None else decode_cursor(kind, cursor)
-        rows = self._sql.rows(_PAGE, after=after, rows=checked_limit(limit) + 1)
+        statement, given = _page(None if within is None else size_of(within)), named(within or ())
+        values = {"after": after, "rows": checked_limit(limit) + 1}
+        rows = self._sql.rows(statement, **values, **(given if within is not None else {}))
         return page_of(kind, rows, limit, _listed)
 
 

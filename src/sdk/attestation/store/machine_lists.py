@@ -6,17 +6,17 @@ Newest first a page costs the same wherever it begins. In another order each pag
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, case, or_, select
+from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, case, func, or_, select
 
 from attestation.clock import to_micros
 from attestation.errors import RequestInvalid
-from attestation.machines import Role, Status, Trust
+from attestation.machines import DEFAULT_CLUSTER, Role, Status, Trust
 from attestation.results import Verdict
 from attestation.store.labels import wears
 from attestation.store.pages import (
@@ -30,6 +30,7 @@ from attestation.store.pages import (
 )
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import MachineRow, table_of
+from attestation.store.within import named, size_of, within
 
 _T = table_of(MachineRow)
 _C = _T.c
@@ -62,6 +63,8 @@ _EACH: Final[Mapping[str, ColumnElement[bool]]] = {
         _C.ek_fingerprint.like(bindparam("start"), escape="\\"),
     ),
 }
+_WITHIN: Final = "within "
+"""Begins the filter by clusters; for how many it is compiled follows."""
 _IDS: Final = "ids "
 """Begins the filter by ids; their number follows."""
 
@@ -79,6 +82,7 @@ class MachineFilter:
             regard to case, no character is special.
         labels: Each of these labels; with any value where it is None.
         ids: One of these machines.
+        within: In one of these clusters, or wishing for one where nobody admitted it.
     """
 
     status: Status | None = None
@@ -88,6 +92,7 @@ class MachineFilter:
     q: str | None = None
     labels: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     ids: Sequence[str] = ()
+    within: Collection[str] | None = None
 
 
 def page(
@@ -143,6 +148,9 @@ def _asked(wanted: MachineFilter) -> tuple[dict[str, object], tuple[str, ...]]:
         filters.append(f"{_IDS}{size}")
         padded = [*wanted.ids, *[wanted.ids[-1]] * (size - len(wanted.ids))]
         values |= {f"id_{number}": machine_id for number, machine_id in enumerate(padded)}
+    if wanted.within is not None:
+        filters.append(f"{_WITHIN}{size_of(wanted.within)}")
+        values |= named(wanted.within)
     for number, (key, label) in enumerate(wanted.labels.items()):
         values |= {f"label_{number}": key, f"value_{number}": label}
     return values, tuple(filters)
@@ -154,10 +162,13 @@ def _chosen(filters: Sequence[str], valued: Sequence[bool]) -> list[ColumnElemen
 
 
 def _condition(name: str) -> ColumnElement[bool]:
+    if name.startswith(_WITHIN):
+        wished = func.coalesce(_C.desired_cluster_id, DEFAULT_CLUSTER)
+        return within(case((_C.role.is_(None), wished), else_=_C.cluster_id), int(name.removeprefix(_WITHIN)))
     if not name.startswith(_IDS):
         return _EACH[name]
-    named: list[BindParameter[str]] = [bindparam(f"id_{number}") for number in range(int(name[len(_IDS) :]))]
-    return _C.machine_id.in_(named)
+    given: list[BindParameter[str]] = [bindparam(f"id_{number}") for number in range(int(name[len(_IDS) :]))]
+    return _C.machine_id.in_(given)
 
 
 @lru_cache(maxsize=64)

@@ -6,10 +6,12 @@ one configuration to one AK; the identical answer may be fetched again for a few
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 
 from attestation.clock import to_micros
 from attestation.errors import (
@@ -18,12 +20,13 @@ from attestation.errors import (
     RegistrationTokenInvalid,
     RegistrationTokenUnknown,
 )
-from attestation.machines import Role
+from attestation.machines import DEFAULT_CLUSTER, Role
 from attestation.results import Assurance
 from attestation.store.codec import binds, codec
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import ConfigTokenRow, RegistrationTokenRow, table_of
+from attestation.store.within import named, size_of, within
 
 _R = table_of(RegistrationTokenRow)
 _RC = _R.c
@@ -86,9 +89,15 @@ _R_REVOKE = Prepared(
     .where(_RC.token_id == bindparam("of_token"), _RC.revoked_at.is_(None))
     .values(revoked_at=bindparam("at"))
 )
-_R_PAGE = Prepared(
-    select(_R).where(_RC.id < bindparam("before")).order_by(_RC.id.desc()).limit(bindparam("rows"))
-)
+
+
+@lru_cache(maxsize=16)
+def _r_page(clusters: int | None) -> Prepared:
+    """Return the statement for a page of tokens: of any cluster, or of so many that are given."""
+    rows = select(_R).where(_RC.id < bindparam("before")).order_by(_RC.id.desc()).limit(bindparam("rows"))
+    if clusters is not None:
+        rows = rows.where(within(func.coalesce(_RC.cluster_id, DEFAULT_CLUSTER), clusters))
+    return Prepared(rows)
 
 
 class RegistrationTokens:
@@ -134,14 +143,18 @@ class RegistrationTokens:
             raise RegistrationTokenUnknown("no such registration token")
         return token
 
-    def page(self, cursor: str | None, limit: int) -> Page[RegistrationToken]:
-        """Return tokens, newest first.
+    def page(
+        self, cursor: str | None, limit: int, within: Collection[str] | None = None
+    ) -> Page[RegistrationToken]:
+        """Return tokens, newest first; *within*: of these clusters alone.
 
         Raises:
             RequestInvalid: *cursor* or *limit* cannot be right.
         """
         kind = "registration-tokens"
-        rows = self._sql.rows(_R_PAGE, before=before_id(kind, cursor), rows=checked_limit(limit) + 1)
+        statement, given = _r_page(None if within is None else size_of(within)), named(within or ())
+        values = {"before": before_id(kind, cursor), "rows": checked_limit(limit) + 1}
+        rows = self._sql.rows(statement, **values, **(given if within is not None else {}))
         return page_of(kind, rows, limit, _REGISTRATION.decode)
 
 

@@ -20,13 +20,14 @@ from attestation.api import (
     AllowListPage,
     PendingApproval,
 )
-from attestation.errors import RequestInvalid
+from attestation.errors import AllowListEntryUnknown, RequestInvalid
 from attestation.machines import DEFAULT_CLUSTER
 from attestation.machines.dual_control import Admission, of_allow_list
 from attestation.machines.names import names_of
 from attestation.store import AllowListRow, Tx
 from attestation_service.auth import Operator, OperatorDep
 from attestation_service.border.bodies import parse_json
+from attestation_service.context.reach import demand_cluster, holds
 from attestation_service.entitlements import names
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
@@ -91,6 +92,7 @@ async def import_entries(
     ]
 
     def work(tx: Tx) -> AllowListImported | PendingApproval:
+        _demand_reach(tx, operator, rows)
         for cluster_id in sorted({row.cluster_id or DEFAULT_CLUSTER for row in rows}):
             tx.clusters.demand_known(cluster_id)
         for row in rows:
@@ -109,6 +111,20 @@ async def import_entries(
         return AllowListImported(added=added, replaced=len(rows) - added)
 
     return await dual_control.write(work, res=res, operator=operator, at=at)
+
+
+def _demand_reach(tx: Tx, operator: Operator, rows: Sequence[AllowListRow]) -> None:
+    """Check that *operator* may list *rows*, and take the place of what was said of these EKs, also long ago.
+
+    Raises:
+        Forbidden: Of a cluster that is none of theirs.
+    """
+    if operator.clusters is None:
+        return
+    for wanted in rows:
+        before = tx.allow_list.ever(wanted.ek_fingerprint)
+        for each in (wanted, before) if before is not None else (wanted,):
+            demand_cluster(operator, each.cluster_id)
 
 
 def _demand_apart(entries: Sequence[AllowListEntry]) -> None:
@@ -156,12 +172,14 @@ def _admission(row: AllowListRow) -> Admission:
     return Admission(**{name: getattr(row, name) for name in COLUMNS})
 
 
-async def list_entries(cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> AllowListPage:
+async def list_entries(
+    cursor: Cursor = None, limit: Limit = 50, *, res: Res, operator: OperatorDep
+) -> AllowListPage:
     """List the EKs admitted in advance.
 
     In the order of their fingerprints.
     """
-    page = await res.store.read(lambda tx: tx.allow_list.page(cursor, limit))
+    page = await res.store.read(lambda tx: tx.allow_list.page(cursor, limit, operator.clusters))
     return AllowListPage(
         items=[
             AllowListItem(**{name: getattr(row, name) for name in AllowListItem.model_fields})
@@ -184,6 +202,9 @@ async def remove(
     at = res.clock.now()
 
     def work(tx: Tx) -> None:
+        entry = tx.allow_list.get(ek_fingerprint)
+        if entry is not None and not holds(operator, entry.cluster_id):
+            raise AllowListEntryUnknown("this EK is not on the allow-list")
         tx.allow_list.remove(ek_fingerprint, at)
         tx.audit.append(operator.event("allow_list_remove", detail=f"EK {ek_fingerprint}"), at)
 

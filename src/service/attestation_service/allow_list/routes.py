@@ -44,6 +44,6 @@ async def import_entries(
     return await handlers.import_entries(wanted, res=res, operator=operator)
 
 
-route(router, OperatorAPI.import_allow_list, "act", import_entries, extra=_import_body())
-route(router, OperatorAPI.allow_list, "read", handlers.list_entries)
-route(router, OperatorAPI.remove_from_allow_list, "act", handlers.remove)
+route(router, OperatorAPI.import_allow_list, "act", import_entries, reach="cluster", extra=_import_body())
+route(router, OperatorAPI.allow_list, "read", handlers.list_entries, reach="cluster")
+route(router, OperatorAPI.remove_from_allow_list, "act", handlers.remove, reach="cluster")

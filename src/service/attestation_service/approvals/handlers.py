@@ -14,6 +14,7 @@ from attestation.errors import ApprovalUnknown, Forbidden
 from attestation.machines.dual_control import Rule, tally
 from attestation.store import Approval, Tx
 from attestation_service.auth import OperatorDep
+from attestation_service.context.reach import demand_proposal, is_within
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res
 from attestation_service.routing.parameters import Cursor, Id, Limit
@@ -57,6 +58,9 @@ async def object_to(
 
     # A doubt must be able to stop what two agree on, also where one of their accounts is not theirs any more.
     def work(tx: Tx) -> Objected:
+        votes = tx.approvals.live(proposal_digest, at)
+        if votes:
+            demand_proposal(operator, json.loads(votes[0].proposal))
         void = tx.approvals.void_for(proposal_digest, at, f"{operator.cn} objects: {request.reason}")
         if not void:
             raise ApprovalUnknown("no vote for this proposal lives")
@@ -75,7 +79,9 @@ async def object_to(
     return await dual_control.write(work, res=res, operator=operator, at=at)
 
 
-async def proposals(cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> ProposalPage:
+async def proposals(
+    cursor: Cursor = None, limit: Limit = 50, *, res: Res, operator: OperatorDep
+) -> ProposalPage:
     """List what waits for votes, newest first.
 
     Proposals about machines, registration tokens and the allow-list, with everything that votes bind.
@@ -86,14 +92,18 @@ async def proposals(cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> Pr
     def work(tx: Tx) -> ProposalPage:
         page = tx.approvals.proposals(cursor, limit, at)
         return ProposalPage(
-            items=[_proposal(tx, votes, rule, res.settings, at) for votes in page.items],
+            items=[
+                _proposal(tx, votes, rule, res.settings, at)
+                for votes in page.items
+                if is_within(json.loads(votes[0].proposal), operator.clusters)
+            ],
             next_cursor=page.next_cursor,
         )
 
     return await res.store.scan(work)
 
 
-async def proposal(proposal_digest: Digest, *, res: Res) -> ProposalDetail:
+async def proposal(proposal_digest: Digest, *, res: Res, operator: OperatorDep) -> ProposalDetail:
     """Show one proposal that waits for votes, with everything they bind.
 
     What the votes bind only by its digest, a list, a certificate, a request for one, stands in `document`.
@@ -110,6 +120,7 @@ async def proposal(proposal_digest: Digest, *, res: Res) -> ProposalDetail:
         votes = tx.approvals.live(proposal_digest, at)
         if not votes:
             raise ApprovalUnknown("no vote for this proposal lives")
+        demand_proposal(operator, json.loads(votes[0].proposal))
         detail = _proposal(tx, votes, rule, res.settings, at)
         return detail.model_copy(update={"document": tx.approvals.document(proposal_digest, at)})
 

@@ -8,8 +8,8 @@ from attestation_service.routing.openapi import operator_router, route
 
 router = operator_router("operator: dual control")
 
-route(router, OperatorAPI.proposals, "read", handlers.proposals)
-route(router, OperatorAPI.proposal, "read", handlers.proposal)
-route(router, OperatorAPI.machine_approvals, "read", handlers.of_machine)
-route(router, OperatorAPI.withdraw_approval, "act", handlers.withdraw)
-route(router, OperatorAPI.object_to_proposal, "act", handlers.object_to)
+route(router, OperatorAPI.proposals, "read", handlers.proposals, reach="cluster")
+route(router, OperatorAPI.proposal, "read", handlers.proposal, reach="cluster")
+route(router, OperatorAPI.machine_approvals, "read", handlers.of_machine, reach="cluster")
+route(router, OperatorAPI.withdraw_approval, "act", handlers.withdraw, reach="any")
+route(router, OperatorAPI.object_to_proposal, "act", handlers.object_to, reach="cluster")

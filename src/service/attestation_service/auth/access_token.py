@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Final
 
 from attestation.errors import Unauthenticated
-from attestation_service.context.identity import RESERVED_NAMES, Duty, WithoutDuty
+from attestation_service.context.identity import RESERVED_NAMES, Duty, WithoutDuty, within_clusters
 
 MAX_TOKEN_CHARACTERS: Final = 16_384
 MAX_NAME_CHARACTERS: Final = 256
@@ -90,15 +90,17 @@ class Person:
     Args:
         name: To be shown: `preferred_username`, else `sub`; printable, at most 256 characters.
         subject: `<iss>#<sub>`: stays the same when the name changes or is given to somebody else.
-        duties: At least one.
+        duties: At least one, here or in `within`.
         authenticated_at: When they proved who they are (`auth_time`, OpenID Connect Core §2), else when the token was
             issued; None where it says neither. Never later than the instant of the judgement.
+        within: Duties in one cluster, of roles `<role>:<cluster>`.
     """
 
     name: str
     subject: str
     duties: frozenset[Duty]
     authenticated_at: datetime | None
+    within: frozenset[tuple[Duty, str]] = frozenset()
 
 
 def parse(token: str, types: frozenset[str | None] = HEADER_TYPES) -> UnverifiedToken:
@@ -199,10 +201,18 @@ def judge(claims: Mapping[str, object], rules: Rules, at: datetime) -> Person:
         raise Unauthenticated("the account has a name that is reserved in the audit log; rename it")
     stable = f"{rules.issuer}#{subject}"
     # 6. What they may be. Authentic so far, so from here on it is 403.
-    duties = _duties(claims, rules)
-    if not duties:
+    roles = _roles(claims, rules)
+    duties = frozenset(rules.duties[role] for role in roles if role in rules.duties)
+    within = within_clusters(roles, rules.duties)
+    if not duties and not within:
         raise WithoutDuty(_without_role(person, claims, rules), stable)
-    return Person(name=person, subject=stable, duties=duties, authenticated_at=_authenticated(claims, at))
+    return Person(
+        name=person,
+        subject=stable,
+        duties=duties,
+        authenticated_at=_authenticated(claims, at),
+        within=within,
+    )
 
 
 def _check_clients(claims: Mapping[str, object], rules: Rules, *, several: bool) -> None:
@@ -262,12 +272,12 @@ def instant(claims: Mapping[str, object], member: str) -> float | None:
     return value
 
 
-def _duties(claims: Mapping[str, object], rules: Rules) -> frozenset[Duty]:
-    """Return what the roles make of a person: those of the realm, and those of the pinned client only."""
+def _roles(claims: Mapping[str, object], rules: Rules) -> list[str]:
+    """Return the roles of a person: those of the realm, and those of the pinned client only."""
     roles = _texts(_member(claims.get("realm_access"), "roles"))
     of_client = _member(claims.get("resource_access"), rules.role_client)
     roles += _texts(_member(of_client, "roles"))
-    return frozenset(rules.duties[role] for role in roles if role in rules.duties)
+    return roles
 
 
 def _without_role(person: str, claims: Mapping[str, object], rules: Rules) -> str:

@@ -7,7 +7,8 @@ proven there. What it says is believed only after `verify`:
 2. it is for clients, and no CA itself; its key is strong enough;
 3. it is not revoked: where `ITL_OPERATOR_CRL` is set, an up-to-date list of exactly this CA must say so. A list
    that is stale, unreadable or of somebody else decides nothing, and then nobody is let in (503);
-4. its OU names a duty: `operator`, `viewer`, `auditor`, `metrics`;
+4. its OU names a duty: `operator`, `viewer`, `auditor`, `metrics`; the first two also in one cluster,
+   `operator:<cluster>`;
 5. its CN is a name that can stand in the audit.
 
 Machines' certificates have another CA; this one must never sign for them.
@@ -55,7 +56,7 @@ from attestation.errors import (
 )
 from attestation.wire import b64decode, pem_block, pem_blocks
 from attestation_service.border.proxies import LINE_BYTES
-from attestation_service.context.identity import RESERVED_NAMES, Duty
+from attestation_service.context.identity import RESERVED_NAMES, Duty, within_clusters
 
 log = structlog.get_logger("attestation_service.auth")
 
@@ -228,12 +229,14 @@ class OperatorClaims:
     Args:
         cn: Name, 1 to 256 characters, none of them invisible.
         sub: `spki-sha256:` and 64 hex digits: SHA-256 of the key's SubjectPublicKeyInfo DER.
-        duties: At least one.
+        duties: At least one, here or in `within`.
+        within: Duties in one cluster, of OUs `<duty>:<cluster>`.
     """
 
     cn: str
     sub: str
     duties: frozenset[Duty]
+    within: frozenset[tuple[Duty, str]]
 
 
 def verify(certificate: x509.Certificate, trust: Trust, at: datetime) -> OperatorClaims:
@@ -267,7 +270,8 @@ def verify(certificate: x509.Certificate, trust: Trust, at: datetime) -> Operato
     # 4. Made for an operator: the CA may also certify others.
     units = set(_values(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME))
     duties = frozenset(duty for duty in Duty if duty.value in units)
-    if not duties:
+    within = within_clusters(units, {duty.value: duty for duty in Duty})
+    if not duties and not within:
         raise Forbidden("the client certificate's OU is neither operator, viewer, auditor nor metrics")
     # 5. One name, that is not one of ours: `SYSTEM` in the audit must mean break-glass.
     names = _values(certificate, NameOID.COMMON_NAME)
@@ -277,7 +281,7 @@ def verify(certificate: x509.Certificate, trust: Trust, at: datetime) -> Operato
     if unicodedata.normalize("NFKC", cn).casefold().strip() in RESERVED_NAMES:
         raise Forbidden("the client certificate's CN is a reserved name")
     spki = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return OperatorClaims(cn=cn, sub=f"spki-sha256:{sha256(spki).hexdigest()}", duties=duties)
+    return OperatorClaims(cn=cn, sub=f"spki-sha256:{sha256(spki).hexdigest()}", duties=duties, within=within)
 
 
 def clean_name(name: str) -> str:

@@ -93,6 +93,7 @@ class MTLS:
             source=origin.address,
             method=Method.CERTIFICATE,
             duties=claims.duties,
+            within=claims.within,
             certificate=der,
         )
 
@@ -114,7 +115,9 @@ class MTLS:
             check_operator_certificate(self._crypto_policy, certificate)
         except (Unauthenticated, Forbidden) as e:
             return str(e)
-        return None if Duty.OPERATOR in claims.duties else "the client certificate is no operator's any more"
+        # In which clusters stands in the certificate itself, and was asked when the vote was cast.
+        votes = claims.duties | {duty for duty, _ in claims.within}
+        return None if Duty.OPERATOR in votes else "the client certificate is no operator's any more"
 
     def _trust_now(self, tx: Tx, certificate: x509.Certificate, der: bytes) -> Trust:
         """Return by whom *certificate* is judged, without reading a file.

@@ -132,6 +132,7 @@ class OIDC:
             method=Method.OIDC,
             duties=person.duties,
             authenticated_at=person.authenticated_at,
+            within=person.within,
         )
 
     # Keys

@@ -7,6 +7,7 @@ itself; a route without a declaration lets nobody in.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Final
@@ -20,6 +21,7 @@ from attestation.audit import AuditEvent
 from attestation.errors import (
     AttestationError,
     Forbidden,
+    MachineUnknown,
     OperatorAccessNotConfigured,
     Unauthenticated,
 )
@@ -28,6 +30,7 @@ from attestation_service.auth import break_glass, cross_site
 from attestation_service.border import limits
 from attestation_service.context.identity import RIGHTS, Duty, Method, Operator, Right, WithoutDuty
 from attestation_service.context.logs import mask_path
+from attestation_service.context.reach import REACH_KEY, demand_machine, is_within
 from attestation_service.context.request import ACCESS_KEY, From, Origin
 from attestation_service.operators import acts, votes
 from attestation_service.resources import Res, Resources
@@ -64,9 +67,10 @@ async def operator(
         # Before anybody is recognised: what a browser adds for another site is not the operator's word.
         cross_site.refuse(request.headers, res.settings.service_url)
         who = await _recognise(request, res, origin, at)
-        if Right.ACT not in who.rights and who.sub is not None:
-            await _end_votes(res, who.sub, at)
+        if who.reach(Right.ACT) is not None and who.sub is not None:
+            await _end_votes(res, who.sub, at, who.reach(Right.ACT))
         _demand(needed, who, res.settings)
+        who = await _within_reach(request, replace(who, clusters=who.reach(needed)), res)
         cross_site.demand_form(request.method, request.headers)
     except (Unauthenticated, Forbidden) as e:
         if isinstance(e, WithoutDuty):
@@ -127,11 +131,43 @@ async def _recognise(request: Request, res: Resources, origin: Origin, at: datet
     raise Unauthenticated("the operator credential is not valid")
 
 
-async def _end_votes(res: Resources, sub: str, at: datetime) -> None:
-    """End the votes of somebody of whom we learn now that they may not vote any more."""
+async def _end_votes(
+    res: Resources, sub: str, at: datetime, clusters: frozenset[str] | None = frozenset()
+) -> None:
+    """End the votes of somebody of whom we learn now that they may not vote any more, but in *clusters*."""
+
+    def work(tx: Tx) -> None:
+        for approval in tx.approvals.every_live(at):
+            if approval.vote.operator_sub == sub and not is_within(json.loads(approval.proposal), clusters):
+                votes.told(
+                    tx, tx.approvals.void_one(approval.id, at, "its voter is no operator any more"), at
+                )
+
     # A read first: those who may only look come often, and hardly any of them ever voted.
     if await res.store.read(lambda tx: tx.approvals.has_live(sub, at)):
-        await res.store.write(lambda tx: votes.end(tx, sub, "its voter is no operator any more", at))
+        await res.store.write(work)
+
+
+async def _within_reach(request: Request, who: Operator, res: Resources) -> Operator:
+    """Return *who*, where the route is for people whose right holds in some clusters, or theirs holds in all.
+
+    Raises:
+        Forbidden: It is about the whole fleet.
+        MachineUnknown: The machine of its path is in no cluster of theirs, or gone. Acts ask again, in their unit.
+    """
+    if who.clusters is None:
+        return who
+    reach = (getattr(request.scope.get("route"), "openapi_extra", None) or {}).get(REACH_KEY)
+    if reach not in ("cluster", "any"):
+        where = ", ".join(sorted(who.clusters))
+        raise Forbidden(f"{who.cn} may do this in {where} only, and it concerns every cluster")
+    machine_id = request.path_params.get("machine_id")
+    if machine_id is not None:
+        machine = await res.store.read(lambda tx: tx.machines.by_id(str(machine_id)))
+        if machine is None:
+            raise MachineUnknown("no such machine")
+        demand_machine(who, machine)
+    return who
 
 
 def _may_be_a_guess(token: str, res: Resources) -> bool:
@@ -182,8 +218,8 @@ async def _record_denial(
 
 
 def _demand(needed: Right, who: Operator, settings: Settings) -> None:
-    """Refuse *who* without the right *needed*; say which role would give it."""
-    if needed in who.rights:
+    """Refuse *who* without the right *needed* in any cluster; say which role would give it."""
+    if who.reach(needed) != frozenset():
         return
     roles = {
         Duty.OPERATOR: settings.oidc_operator_role,

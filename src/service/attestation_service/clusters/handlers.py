@@ -27,7 +27,8 @@ from attestation.errors import AlreadyExists, ClusterUnknown
 from attestation.machines import Role, Status
 from attestation.machines.dual_control import of_cluster_version
 from attestation.store import FLEET, Cluster, Scope, Tx
-from attestation_service.auth import Operator, VoterDep
+from attestation_service.auth import Operator, OperatorDep, VoterDep
+from attestation_service.context.reach import demand_cluster, holds
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
 from attestation_service.routing.parameters import Cursor, Limit
@@ -36,12 +37,14 @@ from attestation_service.settings import Settings
 ClusterPath = Annotated[str, Path(pattern=CLUSTER_ID_PATTERN)]
 
 
-async def list_clusters(cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> ClusterPage:
+async def list_clusters(
+    cursor: Cursor = None, limit: Limit = 50, *, res: Res, operator: OperatorDep
+) -> ClusterPage:
     """List clusters that are declared or that machines are in.
 
     In the order of their ids.
     """
-    page = await res.store.scan(lambda tx: tx.clusters.page(cursor, limit))
+    page = await res.store.scan(lambda tx: tx.clusters.page(cursor, limit, operator.clusters))
     return ClusterPage(
         items=[
             ClusterSummary(**_summary(each.cluster_id, each.declared, each.machines, res.settings))
@@ -51,7 +54,7 @@ async def list_clusters(cursor: Cursor = None, limit: Limit = 50, *, res: Res) -
     )
 
 
-async def get(cluster_id: ClusterPath, *, res: Res) -> ClusterDetail:
+async def get(cluster_id: ClusterPath, *, res: Res, operator: OperatorDep) -> ClusterDetail:
     """Return one cluster.
 
     What is declared of it, its machines by status and role, and the policies that they meet.
@@ -61,7 +64,7 @@ async def get(cluster_id: ClusterPath, *, res: Res) -> ClusterDetail:
     """
 
     def work(tx: Tx) -> ClusterDetail:
-        if not tx.clusters.is_there(cluster_id):
+        if not holds(operator, cluster_id) or not tx.clusters.is_there(cluster_id):
             raise ClusterUnknown(f"no operator declared a cluster {cluster_id}, and no machine is in it")
         return _detail(tx, cluster_id, res.settings)
 
@@ -118,6 +121,7 @@ async def change(
         said["description"] = None
 
     def work(tx: Tx) -> ClusterDetail | PendingApproval:
+        demand_cluster(operator, cluster_id)
         before = tx.clusters.require(cluster_id)
         after = replace(before, **said)
         agreed = _agreed(tx, after, before, res, operator, at)

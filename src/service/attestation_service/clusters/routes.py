@@ -8,7 +8,7 @@ from attestation_service.routing.openapi import operator_router, route
 
 router = operator_router("operator: clusters")
 
-route(router, OperatorAPI.clusters, "read", handlers.list_clusters)
+route(router, OperatorAPI.clusters, "read", handlers.list_clusters, reach="cluster")
 route(router, OperatorAPI.create_cluster, "act", handlers.create, done=201)
-route(router, OperatorAPI.cluster, "read", handlers.get)
-route(router, OperatorAPI.change_cluster, "act", handlers.change)
+route(router, OperatorAPI.cluster, "read", handlers.get, reach="cluster")
+route(router, OperatorAPI.change_cluster, "act", handlers.change, reach="cluster")

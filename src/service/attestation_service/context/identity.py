@@ -6,16 +6,20 @@ reads the audit is not who acts: no other duty implies the auditor's (DELIVERY-A
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from attestation.api.base import CLUSTER_ID_PATTERN
 from attestation.audit import AuditEvent
 from attestation.errors import Forbidden
 from attestation_service.kubernetes_clusters import ClusterRule, ControllerDuty
+
+_CLUSTER_ID: Final = re.compile(CLUSTER_ID_PATTERN)
 
 
 class Right(StrEnum):
@@ -59,6 +63,21 @@ RIGHTS: Final[Mapping[Duty, frozenset[Right]]] = MappingProxyType(
 )
 """What each duty may; everything absent is forbidden."""
 
+IN_A_CLUSTER: Final = frozenset({Duty.OPERATOR, Duty.VIEWER})
+"""Duties that may be had in one cluster, `<duty>:<cluster>`; the log and the numbers are the whole fleet's."""
+
+
+def within_clusters(words: Iterable[str], duties: Mapping[str, Duty]) -> frozenset[tuple[Duty, str]]:
+    """Return what *words* of the form `<word>:<cluster>` make of a person, by what each word is; others are nothing."""
+    found = set()
+    for each in words:
+        word, colon, cluster = each.rpartition(":")
+        duty = duties.get(word)
+        if colon and duty in IN_A_CLUSTER and _CLUSTER_ID.fullmatch(cluster):
+            found.add((duty, cluster))
+    return frozenset(found)
+
+
 BREAK_GLASS_NAME: Final = "SYSTEM"
 
 RESERVED_NAMES: Final = frozenset({"system", "machine", "unknown", "service"})
@@ -88,13 +107,15 @@ class Operator:
             certificate's key; None for break-glass.
         source: Address the request came from.
         method: How they were recognised.
-        duties: What they may be; empty for break-glass, which may everything but vote.
+        duties: What they may be, in every cluster; empty for break-glass, which may everything but vote.
         authenticated_at: When they last proved to the identity provider who they are, or None: not by a token, or
             it does not say.
         certificate: The client certificate, DER, that they came with, or None.
         proposal: Digest of the proposal that they agree to, 64 lower-case hex: with it they do that or nothing; None
             where they named none.
         new_proposal: They know that another proposal about the same thing waits, and want theirs beside it.
+        within: Duties of `IN_A_CLUSTER` that they have in one cluster, beside those that they have in all.
+        clusters: In which they may what they ask for now; None in all (`reach.py`).
     """
 
     cn: str
@@ -106,10 +127,18 @@ class Operator:
     certificate: bytes | None = field(default=None, repr=False)
     proposal: str | None = None
     new_proposal: bool = False
+    within: frozenset[tuple[Duty, str]] = frozenset()
+    clusters: frozenset[str] | None = None
+
+    def reach(self, right: Right) -> frozenset[str] | None:
+        """Return in which clusters they have *right*: None in all, none in none."""
+        if right in self.rights:
+            return None
+        return frozenset(cluster for duty, cluster in self.within if right in RIGHTS[duty])
 
     @property
     def rights(self) -> frozenset[Right]:
-        """What they may."""
+        """What they may in every cluster."""
         if self.method is Method.BREAK_GLASS:
             return frozenset(Right)
         return frozenset().union(*(RIGHTS[duty] for duty in self.duties))

@@ -29,6 +29,7 @@ from attestation.machines.names import typed_name
 from attestation.results import Assurance
 from attestation.store import AllowListRow, Tx
 from attestation_service.auth import Operator
+from attestation_service.context.reach import demand_cluster, demand_machine
 from attestation_service.entitlements import ephemeral, fates, names
 from attestation_service.entitlements.events import emit
 from attestation_service.entitlements.fates import Fate
@@ -110,6 +111,8 @@ async def perform(
 
     def work(tx: Tx) -> Answer:
         before = tx.machines.require(machine_id)
+        # 0. Theirs also now, in the unit: it may have been given to another cluster since they were let in.
+        demand_machine(operator, before)
         act = decide(before)
         # 1. The operator decided about what was shown, not about what came since (CVE-2022-1053).
         if act.expected_version is not None and act.expected_version != before.version:
@@ -119,6 +122,7 @@ async def perform(
         status = next_status(before.status, act.transition)
         # 3. A role is for machines that are vouched for well enough: said now, not at every attestation to come.
         if act.changes.get("cluster_id") is not None:
+            demand_cluster(operator, act.changes["cluster_id"])
             tx.clusters.demand_known(act.changes["cluster_id"])
         demand_assurance(tx, before, act, res.settings)
         _demand_names(tx, before, act, res.settings)

@@ -42,6 +42,7 @@ from attestation.machines import (
 from attestation.results import Assurance
 from attestation.store import Tx
 from attestation_service.auth import OperatorDep, VoterDep
+from attestation_service.context.reach import demand_machine
 from attestation_service.entitlements import fates, names
 from attestation_service.machines.acting import (
     UNTRUSTED,
@@ -83,6 +84,7 @@ async def label(machine_id: Id, request: LabelsRequest, *, res: Res, operator: O
 
     def work(tx: Tx) -> MachineDetail:
         machine = tx.machines.require(machine_id)
+        demand_machine(operator, machine)
         before = tx.labels.of(machine_id)
         after = labels.changed(before, request.set, request.remove)
         if after != before:
@@ -373,6 +375,8 @@ async def take_over(machine_id: Id, request: ReplaceRequest, *, res: Res, operat
     # One act and one unit, for in between nobody would be called so, or two. It is agreed to as the role is.
     def work(tx: Tx) -> Answer:
         old, new = tx.machines.require(machine_id), tx.machines.require(request.new)
+        for each in (old, new):
+            demand_machine(operator, each)
         granted = {name: getattr(old, name) for name in ("role", "hostname", "assigned_ip", "cluster_id")}
         admission = _admission(new, granted, request, res, f"in place of machine {machine_id}")
         # 1. As of each act alone: what was seen, what the table says, who vouches, who else is called so.
@@ -429,6 +433,7 @@ async def delete(
 
     def work(tx: Tx) -> None:
         machine = tx.machines.require(machine_id)
+        demand_machine(operator, machine)
         demand_name(machine, confirm_name)
         wiped = machine.status is Status.REVOKED and machine.wiped_at is not None
         if machine.status is not Status.REJECTED and not wiped:

@@ -29,6 +29,8 @@ from attestation.machines import (
 from attestation.machines.chips import MarkKind
 from attestation.machines.labels import MAX_SELECTOR
 from attestation.store import MachineFilter, Tx
+from attestation_service.auth import Operator, OperatorDep
+from attestation_service.context.reach import cluster_of, holds
 from attestation_service.machines.presentation import approved_of, machine_detail
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
@@ -73,6 +75,7 @@ async def list_machines(
     limit: Limit = 50,
     *,
     res: Res,
+    operator: OperatorDep,
 ) -> MachinePage:
     """List machines, newest first, or sorted.
 
@@ -87,12 +90,13 @@ async def list_machines(
         q=q,
         labels=labels.parse_selector(with_labels) if with_labels else {},
         ids=ids.split(",") if ids else (),
+        within=operator.clusters,
     )
 
     def work(tx: Tx) -> MachinePage:
         page = tx.machines.page(wanted, cursor, limit, sort)
         if ids:
-            items = [_whole(tx, each, res, at) for each in page.items]
+            items = [_whole(tx, each, res, operator, at) for each in page.items]
             return MachinePage(items=items, next_cursor=page.next_cursor)
         found = [m.machine_id for m in page.items]
         votes, worn = tx.approvals.live_of(found, at), tx.labels.of_each(found)
@@ -112,7 +116,7 @@ async def list_machines(
     return await res.store.read(work)
 
 
-async def get_machine(machine_id: Id, *, res: Res) -> MachineDetail:
+async def get_machine(machine_id: Id, *, res: Res, operator: OperatorDep) -> MachineDetail:
     """Show one machine.
 
     Everything but tokens, nonces and keys.
@@ -123,14 +127,23 @@ async def get_machine(machine_id: Id, *, res: Res) -> MachineDetail:
     at = res.clock.now()
 
     def work(tx: Tx) -> MachineDetail:
-        return _whole(tx, tx.machines.require(machine_id), res, at)
+        return _whole(tx, tx.machines.require(machine_id), res, operator, at)
 
     return await res.store.read(work)
 
 
-def _whole(tx: Tx, machine: Machine, res: Resources, at: datetime) -> MachineDetail:
-    """Return all that operators see of *machine*: what a list leaves out too."""
-    return detail_of(tx, machine, res, at).model_copy(update={"relatives": _relatives(tx, machine)})
+def _whole(tx: Tx, machine: Machine, res: Resources, operator: Operator, at: datetime) -> MachineDetail:
+    """Return all that *operator* sees of *machine*: what a list leaves out too."""
+    relatives = [each for each in _relatives(tx, machine) if _sees(tx, operator, each.machine_id)]
+    return detail_of(tx, machine, res, at).model_copy(update={"relatives": relatives})
+
+
+def _sees(tx: Tx, operator: Operator, machine_id: str) -> bool:
+    """Return True if *operator* may see that a machine is or was there; one that is gone was in any cluster."""
+    if operator.clusters is None:
+        return True
+    machine = tx.machines.by_id(machine_id)
+    return machine is not None and holds(operator, cluster_of(machine))
 
 
 async def get_keys(machine_id: Id, *, res: Res) -> KeysDetail:

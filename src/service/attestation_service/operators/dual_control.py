@@ -52,6 +52,7 @@ from attestation.machines.dual_control import (
 )
 from attestation.store import Approval, Place, Tx
 from attestation_service.context.identity import Method, Operator
+from attestation_service.context.reach import is_within
 from attestation_service.operators import votes as ended
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
@@ -178,7 +179,7 @@ def gate(
     assert counted.expires_at is not None
     return PendingApproval(
         machine_id=proposal.machine_id,
-        message=_message(tx, proposal, counted, rule, at),
+        message=_message(tx, proposal, counted, rule, operator, at),
         action=proposal.action,
         proposal_digest=digest,
         approval_id=own.id,
@@ -228,7 +229,7 @@ def _demand_new(tx: Tx, proposal: Proposal, operator: Operator, settings: Settin
         raise ApprovalUnknown(f"who voted for proposal {operator.proposal} may not vote any more")
     if operator.new_proposal:
         return
-    for approval, found in _others(tx, proposal, at):
+    for approval, found in _others(tx, proposal, operator, at):
         if not overtaken_by(tx, approval, settings):
             raise ProposalRival(
                 f"{quoted(approval.vote.operator_cn)} already voted for proposal {approval.proposal_digest}, "
@@ -237,8 +238,10 @@ def _demand_new(tx: Tx, proposal: Proposal, operator: Operator, settings: Settin
             )
 
 
-def _others(tx: Tx, proposal: Proposal, at: datetime) -> Iterator[tuple[Approval, tuple[str, ...]]]:
-    """Yield the live votes for other proposals about the same thing, and in what *proposal* differs."""
+def _others(
+    tx: Tx, proposal: Proposal, operator: Operator, at: datetime
+) -> Iterator[tuple[Approval, tuple[str, ...]]]:
+    """Yield the live votes for other proposals about the same thing that *operator* sees, and in what they differ."""
     ours, digest = json.loads(proposal.canonical()), proposal.digest()
     subject = about(ours)
     # Under the write lock, and of as many votes as anybody casts: nothing is worked out twice.
@@ -246,7 +249,7 @@ def _others(tx: Tx, proposal: Proposal, at: datetime) -> Iterator[tuple[Approval
         if approval.proposal_digest == digest:
             continue
         theirs = json.loads(approval.proposal)
-        if about(theirs) == subject:
+        if about(theirs) == subject and is_within(theirs, operator.clusters):
             yield approval, differences(ours, theirs)
 
 
@@ -437,7 +440,7 @@ def _tell(
     tx.outbox.add(NodeEvent.APPROVAL_VOTE, proposal.machine_id, payload, at)
 
 
-def _message(tx: Tx, proposal: Proposal, counted: Tally, rule: Rule, at: datetime) -> str:
+def _message(tx: Tx, proposal: Proposal, counted: Tally, rule: Rule, operator: Operator, at: datetime) -> str:
     """Say what is missing, and where somebody asked for nearly the same: two near misses look like a hang."""
     missing = rule.quorum - counted.received
     others = "another operator" if missing == 1 else f"{missing} other operators"
@@ -445,7 +448,7 @@ def _message(tx: Tx, proposal: Proposal, counted: Tally, rule: Rule, at: datetim
         f"{counted.received} of {rule.quorum} agree; {others} must agree to exactly this: "
         f"`attestation approval approve {proposal.digest()[:SHOWN_DIGITS]}`"
     )
-    for approval, different in _others(tx, proposal, at):
+    for approval, different in _others(tx, proposal, operator, at):
         return (
             f"{text}; the vote of {quoted(approval.vote.operator_cn)} does not count, yours differs in "
             f"{', '.join(different)}"

@@ -20,12 +20,14 @@ from attestation.api import (
 )
 from attestation.api import PolicyAssignment as AssignmentDetail
 from attestation.appraisal import KINDS
-from attestation.errors import PolicyUnknown, RequestInvalid
+from attestation.errors import Forbidden, PolicyUnknown, RequestInvalid
+from attestation.machines import DEFAULT_CLUSTER
 from attestation.machines.dual_control import AppliedPolicy, of_policy_assignment
 from attestation.reference import IDENTITY_ONLY, Policy, identifier, parse_policy
 from attestation.reference.compose import compose, effective_document
 from attestation.store import FLEET, PolicyAssignment, Scope, StoredPolicy, Tx
-from attestation_service.auth import Operator, VoterDep
+from attestation_service.auth import Operator, OperatorDep, VoterDep
+from attestation_service.context.reach import demand_cluster, holds
 from attestation_service.operators import dual_control
 from attestation_service.policies.places import SCOPES, check_subject
 from attestation_service.resources import Res, Resources
@@ -40,7 +42,7 @@ ScopePath = Annotated[Scope, Path()]
 Subject = Annotated[str, Path(min_length=1, max_length=128, pattern=SUBJECT_PATTERN)]
 
 
-async def list_policies(*, res: Res) -> PolicyList:
+async def list_policies(*, res: Res, operator: OperatorDep) -> PolicyList:
     """List all policies and where they apply.
 
     The shipped policy `identity-only` applies where nothing is assigned.
@@ -50,10 +52,32 @@ async def list_policies(*, res: Res) -> PolicyList:
         stored = [p for p in tx.policies.all() if p.ref != IDENTITY_ONLY.ref]
         return PolicyList(
             policies=[_shipped(), *map(_detail, stored)],
-            assignments=[_assignment(a) for a in tx.policies.assignments()],
+            assignments=[_assignment(a) for a in tx.policies.assignments() if _sees(operator, a)],
         )
 
     return await res.store.read(work)
+
+
+def _sees(operator: Operator, assigned: PolicyAssignment) -> bool:
+    """Return True if *operator* is shown *assigned*: in some clusters alone, nothing of single machines."""
+    meets = assigned.scope in ("fleet", "role") or (
+        assigned.scope == "cluster" and holds(operator, assigned.subject)
+    )
+    return operator.clusters is None or meets
+
+
+def _demand_place(operator: Operator, scope: Scope | None, subject: str | None) -> None:
+    """Check that *operator* may say, or see, what applies there.
+
+    Raises:
+        Forbidden: They may in some clusters alone, and this is none of them.
+    """
+    if operator.clusters is not None and scope != "cluster":
+        raise Forbidden(
+            f"{operator.cn} may do this for the clusters {', '.join(sorted(operator.clusters))} only"
+        )
+    if scope == "cluster":
+        demand_cluster(operator, subject or DEFAULT_CLUSTER)
 
 
 async def create(document: bytes, *, res: Resources, operator: Operator) -> PolicyDetail:
@@ -122,6 +146,7 @@ async def assign(
 
     at = res.clock.now()
     check_subject(scope, subject)
+    _demand_place(operator, scope, subject)
     about = subject if scope == "machine" else None
     return await dual_control.write(work, res=res, operator=operator, at=at, machine_id=about)
 
@@ -147,6 +172,7 @@ async def unassign(
 
     at = res.clock.now()
     check_subject(scope, subject)
+    _demand_place(operator, scope, subject)
     about = subject if scope == "machine" else None
     return await dual_control.write(work, res=res, operator=operator, at=at, machine_id=about)
 
@@ -171,6 +197,7 @@ async def roll_back(
 
     at = res.clock.now()
     check_subject(scope, subject)
+    _demand_place(operator, scope, subject)
     about = subject if scope == "machine" else None
     return await dual_control.write(work, res=res, operator=operator, at=at, machine_id=about)
 
@@ -300,6 +327,7 @@ async def history(
     limit: Limit = 50,
     *,
     res: Res,
+    operator: OperatorDep,
 ) -> PolicyHistoryPage:
     """List what applied where and since when, newest first.
 
@@ -312,6 +340,8 @@ async def history(
         if scope is None:
             raise RequestInvalid("subject: a subject needs its scope")
         check_subject(scope, subject)
+    if operator.clusters is not None:
+        _demand_place(operator, scope if subject is not None else None, subject)
     page = await res.store.scan(lambda tx: tx.policies.history(cursor, limit, scope=scope, subject=subject))
     return PolicyHistoryPage(
         items=[

@@ -50,6 +50,7 @@ from attestation.errors import (
 )
 from attestation_service.auth import ControllerDuty, Right, VoterDep, controller, cross_site, operator, voter
 from attestation_service.border import problems
+from attestation_service.context.reach import REACH_KEY, Reach
 from attestation_service.context.request import ACCESS_KEY, LOGS_KEY
 from attestation_service.routing.lean import JSONRoute
 from attestation_service.routing.replies import reply
@@ -122,6 +123,7 @@ def route(
     done: int = 200,
     omit: Literal["none", "unset"] | None = None,
     logs: bool = False,
+    reach: Reach = "fleet",
     also: Responses | None = None,
     instead: Responses | None = None,
     extra: dict[str, Any] | None = None,
@@ -139,6 +141,7 @@ def route(
         done: The status of a model; of nothing to say, where that is not 204.
         omit: Which members of a model are left out: those that are null, or that the handler did not name.
         logs: The body may carry a boot log or a measurement list, and be long.
+        reach: For whom whose right holds in some clusters only: nobody, or the handler keeps to those clusters.
         also: Answers to document beside those of *operation* and *handler*.
         instead: Answers to document in their place.
         extra: More for the OpenAPI document: a body that the handler reads itself.
@@ -207,18 +210,23 @@ def route(
             ),
             **(instead or {}),
         },
-        openapi_extra={**access(kind, logs=logs), **(extra or {})},
+        openapi_extra={**access(kind, logs=logs, reach=reach), **(extra or {})},
     )
 
 
-def access(kind: Access, *, logs: bool = False) -> dict[str, Any]:
+def access(kind: Access, *, logs: bool = False, reach: Reach = "fleet") -> dict[str, Any]:
     """Return the `openapi_extra` that declares who may ask; the operator dependency enforces it.
 
     Args:
         kind: Who.
         logs: The body may carry a boot log or a measurement list, and be long.
+        reach: As `route` has it.
     """
-    return {ACCESS_KEY: kind, **({LOGS_KEY: True} if logs else {})}
+    return {
+        ACCESS_KEY: kind,
+        **({LOGS_KEY: True} if logs else {}),
+        **({REACH_KEY: reach} if reach != "fleet" else {}),
+    }
 
 
 def demand_access(app: FastAPI | APIRouter) -> None:

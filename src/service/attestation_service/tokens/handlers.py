@@ -15,11 +15,12 @@ from attestation.api import (
     RegistrationTokenPage,
     RegistrationTokenRequest,
 )
-from attestation.errors import RequestInvalid
+from attestation.errors import RegistrationTokenUnknown, RequestInvalid
 from attestation.machines import DEFAULT_CLUSTER
 from attestation.machines.dual_control import of_registration_token
 from attestation.store import RegistrationToken, Tx
 from attestation_service.auth import OperatorDep, VoterDep
+from attestation_service.context.reach import demand_cluster, holds
 from attestation_service.entitlements import config_tokens, names
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res
@@ -47,6 +48,7 @@ async def create(
     proposal = of_registration_token(**request.model_dump())
 
     def work(tx: Tx) -> RegistrationTokenCreated | PendingApproval:
+        demand_cluster(operator, request.cluster_id)
         tx.clusters.demand_known(request.cluster_id or DEFAULT_CLUSTER)
         # Told now; asked again when it is used, for much may happen until then.
         names.demand_free(
@@ -82,12 +84,14 @@ async def create(
     return await dual_control.write(work, res=res, operator=operator, at=at)
 
 
-async def list_tokens(cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> RegistrationTokenPage:
+async def list_tokens(
+    cursor: Cursor = None, limit: Limit = 50, *, res: Res, operator: OperatorDep
+) -> RegistrationTokenPage:
     """List registration tokens, newest first.
 
     Without their secrets, which nobody has.
     """
-    page = await res.store.read(lambda tx: tx.registration_tokens.page(cursor, limit))
+    page = await res.store.read(lambda tx: tx.registration_tokens.page(cursor, limit, operator.clusters))
     return RegistrationTokenPage(
         items=[RegistrationTokenDetail(**_members(token)) for token in page.items],
         next_cursor=page.next_cursor,
@@ -107,7 +111,10 @@ async def revoke(
     at = res.clock.now()
 
     def work(tx: Tx) -> None:
-        tx.registration_tokens.revoke(token_id, at)
+        token = tx.registration_tokens.revoke(token_id, at)
+        if not holds(operator, token.cluster_id):
+            # The unit is undone.
+            raise RegistrationTokenUnknown("no such registration token")
         tx.audit.append(operator.event("token_revoked", detail=f"registration token {token_id}"), at)
 
     await res.store.write(work)

@@ -8,6 +8,6 @@ from attestation_service.tokens import handlers
 
 router = operator_router("operator: registration tokens")
 
-route(router, OperatorAPI.create_registration_token, "act", handlers.create, done=201)
-route(router, OperatorAPI.registration_tokens, "read", handlers.list_tokens)
-route(router, OperatorAPI.revoke_registration_token, "act", handlers.revoke)
+route(router, OperatorAPI.create_registration_token, "act", handlers.create, reach="cluster", done=201)
+route(router, OperatorAPI.registration_tokens, "read", handlers.list_tokens, reach="cluster")
+route(router, OperatorAPI.revoke_registration_token, "act", handlers.revoke, reach="cluster")

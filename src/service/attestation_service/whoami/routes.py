@@ -15,13 +15,22 @@ async def whoami(operator: OperatorDep) -> WhoAmI:
 
     For everybody who may do anything here; it looks nothing up and leaves no trace but break-glass's own.
     """
+    rights = [each for each in Right if each is not Right.KNOWN and operator.reach(each) != frozenset()]
     return WhoAmI(
         name=operator.cn,
         subject=operator.sub,
         method=operator.method.value,
-        roles=sorted(duty.value for duty in operator.duties),
-        rights=[right.value for right in Right if right in operator.rights and right is not Right.KNOWN],
+        roles=sorted(
+            [
+                *(duty.value for duty in operator.duties),
+                *(f"{duty.value}:{cluster}" for duty, cluster in operator.within),
+            ]
+        ),
+        rights=[right.value for right in rights],
+        clusters={
+            right.value: sorted(reach) for right in rights if (reach := operator.reach(right)) is not None
+        },
     )
 
 
-route(router, OperatorAPI.whoami, "known", whoami)
+route(router, OperatorAPI.whoami, "known", whoami, reach="any")
