@@ -63,6 +63,10 @@ WORDED = {
         ),
         "ACME clients ask: a protocol of others",
     ),
+    **dict.fromkeys(
+        ("device_page", "device_code", "device_token", "device_code_v1", "device_token_v1"),
+        "Talos and other OAuth clients ask, and people who follow a link: a protocol of others",
+    ),
     "pki_ocsp": "OpenSSL and other clients of OCSP; ours ask in the path",
     "pki_ocsp_get": NodeClient.certificate_status,
 }

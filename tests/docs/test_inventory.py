@@ -184,7 +184,7 @@ def test_every_route_is_documented() -> None:
     """A route is explained to machines, to operators or to relying parties."""
     pages = "".join(
         text(f"docs/protocol/{page}.md")
-        for page in ("node", "operator", "pki", "node-csr", "runs", "hsm", "acme")
+        for page in ("node", "operator", "pki", "node-csr", "runs", "hsm", "acme", "console")
     )
     told = set(re.findall(r"\b([A-Z]+) (?:/api/v1)?(/[^?`\s]*)[?`]", pages))
     assert len(routes()) > 50

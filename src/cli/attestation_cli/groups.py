@@ -14,6 +14,10 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     ),
     "approval": ("attestation_cli.commands.approval", "What waits for the vote of another operator."),
     "token": ("attestation_cli.commands.token", "Registration tokens: admit the machine that presents one."),
+    "console": (
+        "attestation_cli.commands.console",
+        "Approve at the console of a machine with a stock image.",
+    ),
     "allow-list": ("attestation_cli.commands.allow_list", "EKs that are admitted in advance."),
     "cluster": (
         "attestation_cli.commands.cluster",

@@ -37,15 +37,17 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── HSMQuoteUnknown            a QuoteAttestation that no controller of the cluster brought
     │   ├── ACMEUnknown                a key or an account of ACME that is not kept
     │   ├── ConfigurationUnknown       a version of a configuration that is not kept
+    │   ├── ConsoleCodeUnknown         no console shows this code
     │   ├── RunUnknown                 an attestation run that no controller of the cluster opened
     │   └── CertificateUnknown  IssuerUnknown  ExtensionUnknown  DeadLetterUnknown
     ├── Conflict                       it exists, but not in a state that allows this
     │   ├── ChallengeUsed  AKConflict  EKConflict  TPMRequired  TransitionForbidden
     │   ├── MachineChanged  AlreadyExists  AssuranceTooLow  RotationForbidden  NameInUse
     │   ├── ActInProgress  AnswerNotKept  ProposalDiffers  ProposalRival
+    │   ├── ConsoleCodeDecided         somebody said before what is to become of a code
     │   └── NodeRequestDiffers  RunDiffers  HSMDiffers
     ├── Expired                        it was good once
-    │   └── ChallengeExpired  ConfigTokenConsumed
+    │   └── ChallengeExpired  ConfigTokenConsumed  ConsoleCodeExpired
     ├── RequestInvalid                 well-formed, but the values cannot be right
     │   ├── EKFingerprintMismatch  PolicyInvalid  ProofUnavailable
     │   ├── BundleInvalid  CollateralInvalid  ConfigurationInvalid  IdempotencyKeyReused
@@ -452,6 +454,12 @@ class ConfigurationUnknown(Unknown):
     code = "configuration-unknown"
 
 
+class ConsoleCodeUnknown(Unknown):
+    """No machine was given this code for its console, or it is kept no longer."""
+
+    code = "console-code-unknown"
+
+
 class RunUnknown(Unknown):
     """No controller of this cluster opened such an attestation run, or it is kept no longer."""
 
@@ -522,6 +530,12 @@ class TransitionForbidden(Conflict):
     """The machine's status does not allow this operation."""
 
     code = "transition-forbidden"
+
+
+class ConsoleCodeDecided(Conflict):
+    """The code was approved or denied before."""
+
+    code = "console-code-decided"
 
 
 class MachineChanged(Conflict):
@@ -612,6 +626,12 @@ class ConfigTokenConsumed(Expired):
     """The config token was used, withdrawn or has expired."""
 
     code = "token-consumed"
+
+
+class ConsoleCodeExpired(Expired):
+    """The code was on a console too long ago; the machine shows another one."""
+
+    code = "console-code-expired"
 
 
 class RequestInvalid(AttestationError):

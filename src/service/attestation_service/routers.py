@@ -17,6 +17,9 @@ from attestation_service.ca.routes import router as ca
 from attestation_service.clusters.routes import router as clusters
 from attestation_service.collateral.routes import router as collateral
 from attestation_service.configurations.routes import router as configurations
+from attestation_service.console.routes import public as console_public
+from attestation_service.console.routes import router as console
+from attestation_service.console.routes import versioned as console_versioned
 from attestation_service.delivery.routes import operators as delivery_operators
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
@@ -82,6 +85,9 @@ ROUTERS: Final = (
     hsm_public,
     acme,
     acme_public,
+    console,
+    console_public,
+    console_versioned,
     discovery,
     health,
     documentation,

@@ -237,6 +237,7 @@ class Settings(BaseSettings):
     config_token_ttl_seconds: Annotated[int, Field(ge=60, le=86_400)] = 900
     config_repeat_seconds: Annotated[int, Field(ge=0, le=3600)] = 300
     pending_answer: Literal["partial", "retry", "empty"] = "partial"
+    console_approval: bool = False
 
     # Limits
     rate_limits: bool = True

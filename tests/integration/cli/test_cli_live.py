@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from attestation_cli.session import Session
 from attestation_cli.watch import Watch
 from attestation_testing import SoftwareNode, boot, boot_log
 from tests.contract.test_store_acme import an_account, an_order
+from tests.contract.test_store_console_codes import a_code
 from tests.fixtures.collateral import GOOD, write_anchors, write_export
 from tests.fixtures.company import Company
 from tests.fixtures.in_process import InProcess, InProcessService, in_process_service
@@ -155,6 +157,14 @@ def ordered(tx: Tx) -> None:
     tx.acme.add_account(an_account(account_id="0" * 32))
     tx.acme.add_order(an_order(account_id="0" * 32, machine_id="0" * 8 + "-0000-4000-8000-" + "0" * 12))
     tx.acme.failed("order-1", '{"detail": "rejected"}')
+
+
+def asked(tx: Tx) -> None:
+    """Let two machines show codes on their consoles."""
+    at = datetime.now(UTC)
+    ends = {"expires_at": at + timedelta(hours=1), "kept_until": at + timedelta(hours=2)}
+    tx.console_codes.add(a_code(1, user_code="BBBB-CCCC", **ends))
+    tx.console_codes.add(a_code(2, user_code="DDDD-FFFF", **ends))
 
 
 def interrupt(seconds: float) -> None:
@@ -291,6 +301,12 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert created["token"] not in terminal.ok("token", "list")
     terminal.ok("token", "revoke", created["token_id"], "--yes")
     assert "revoked" in terminal.ok("token", "list")
+
+    # Codes on the consoles of machines with stock images.
+    local.run(local.app.state.resources.store.write(asked))
+    assert "BBBB-CCCC" in terminal.ok("console", "list")
+    assert "approved" in terminal.ok("console", "approve", "bbbbcccc", "--yes")
+    assert "denied" in terminal.ok("console", "deny", "DDDD-FFFF", "--yes")
 
     # ACME: who may make an account, and what accounts ask for.
     made = terminal.json("acme", "key-create", "--note", "lego on app-1", "--expires-in", "1h")

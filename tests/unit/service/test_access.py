@@ -80,6 +80,12 @@ PUBLIC_ROUTES = {
     ("GET", "/pki/hsm/{issuer_id}.crt"),
     ("GET", "/pki/ocsp/{request}"),
     ("POST", "/pki/ocsp"),
+    # The device flow: a machine that knows nobody asks for a code, and nothing is released on it.
+    ("GET", "/device"),
+    ("POST", "/device/code"),
+    ("POST", "/token"),
+    ("POST", "/api/v1/device/code"),
+    ("POST", "/api/v1/token"),
     # ACME: whoever asks proves themselves in a JWS.
     ("GET", "/acme/directory"),
     ("GET", "/acme/new-nonce"),
@@ -144,6 +150,7 @@ def concrete(path: str) -> str:
         "scope": "fleet",
         "subject": "*",
         "config_token": "x",
+        "code": "BBBB-BBBB",
         "path": "000",
         "result_id": "1",
         "saved_id": "1",

@@ -93,7 +93,9 @@ async def test_no_route_is_left_out(assured: Service) -> None:
         assert (await assured.get(path.replace("{issuer_id}", "0" * 16))).status_code in (503, 405, 404)
     for path in sorted(paths - PROBES - public):
         for method in ("GET", "POST"):
-            answer = await assured.http.request(method, path, headers=OPERATOR)
+            # Of a configuration it would be words for a console, to who does not ask for JSON.
+            headers = OPERATOR | {"Accept": "application/json"}
+            answer = await assured.http.request(method, path, headers=headers)
             is_problem(answer, 403, "high-assurance-required")
     for path in PROBES:
         assert (await assured.get(path)).status_code == 200

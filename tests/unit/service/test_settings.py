@@ -133,6 +133,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_CONFIG_TOKEN_TTL_SECONDS": ("60", 60),
     "ITL_CONFIG_REPEAT_SECONDS": ("0", 0),
     "ITL_PENDING_ANSWER": ("retry", "retry"),
+    "ITL_CONSOLE_APPROVAL": ("true", True),
     "ITL_RATE_LIMITS": ("false", False),
     "ITL_RATE_LIMIT_ADDRESS_PER_SECOND": ("2.5", 2.5),
     "ITL_RATE_LIMIT_ADDRESS_BURST": ("7", 7),

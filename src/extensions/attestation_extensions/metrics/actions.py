@@ -15,7 +15,8 @@ _CORE: Final = """
     authority_changed break_glass ca_chain ca_created ca_csr ca_import ca_import_key ca_rotate cert_held
     cert_issued cert_refused cert_released cert_revoked cert_voided checkpoint_refused cluster_change
     cluster_create collateral_import collateral_refresh config_delivered configuration_activate
-    configuration_import configuration_rewrap database_accepted database_backed_up
+    configuration_import configuration_rewrap console_approved console_denied console_token
+    database_accepted database_backed_up
     database_bound delete denied directive_ack export extension_retry heartbeat_missed heartbeat_resumed
     hsm_certificate_issued hsm_certificate_revoked hsm_certificate_void hsm_issuer_registered hsm_key_step
     hsm_quote_judged key_refused label lock node_csr_approved node_csr_denied offline_bundle pending_displaced

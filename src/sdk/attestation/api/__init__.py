@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attestation.api.clusters import *  # noqa: F403 -- likewise
     from attestation.api.collateral import *  # noqa: F403 -- likewise
     from attestation.api.configurations import *  # noqa: F403 -- likewise
+    from attestation.api.console import *  # noqa: F403 -- likewise
     from attestation.api.enrollment import *  # noqa: F403 -- likewise
     from attestation.api.extensions import *  # noqa: F403 -- likewise
     from attestation.api.hsm import *  # noqa: F403 -- likewise
@@ -57,6 +58,7 @@ _MODULES = (
     "acme",
     "clusters",
     "images",
+    "console",
 )
 
 

@@ -41,6 +41,7 @@ KEPT: Final = (e.ConfigurationsNotKept, e.ConfigurationUnreadable, e.SignerUnava
 VERSION: Final = (e.ConfigurationUnknown, *KEPT)
 PATCH: Final = (e.MachineUnknown, *VERSION)
 LIST: Final = (e.CANotConfigured, e.IssuerUnknown, e.RateLimited, e.SignerBusy, e.SignerUnavailable)
+DECIDED: Final = (e.ConsoleCodeUnknown, e.ConsoleCodeDecided, e.ConsoleCodeExpired, e.RateLimited)
 CHALLENGED: Final = (e.MachineUnknown, e.ChallengeUnknown, e.ChallengeUsed, e.ChallengeExpired)
 REFUSED: Final = (e.MalformedEvidence, e.EvidenceRejected, e.MachineRejected, e.MachineNotAdmitted)
 INTRODUCTION: Final = (
@@ -206,6 +207,11 @@ class PublicAPI:
         accept="application/vnd.itl.config.encrypted+json",
     )
     pending_config = Operation("pending_config", "GET /config", e.Unavailable)
+    device_page = Operation("device_page", "GET /device", accept="text/plain")
+    device_code = Operation("device_code", "POST /device/code")
+    device_token = Operation("device_token", "POST /token")
+    device_code_v1 = Operation("device_code_v1", "POST /device/code")
+    device_token_v1 = Operation("device_token_v1", "POST /token")
     service_keys = Operation("service_keys", "GET /service-keys", e.SignerUnavailable)
     healthz = Operation("healthz", "GET /healthz")
     readyz = Operation("readyz", "GET /readyz")
@@ -421,6 +427,26 @@ class OperatorAPI:
     @operation("revoke_registration_token", "DELETE /registration-tokens/{token_id}", e.RegistrationTokenUnknown)
     def revoke_registration_token(self, token_id: str) -> None:
         """Make a registration token useless."""
+
+    # Consoles
+
+    @operation("list_console_codes", "GET /console-codes", e.RequestInvalid)
+    def console_codes(
+        self, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.ConsoleCodeDetail], api.ConsoleCodePage]:
+        """Yield codes that machines show on their consoles, newest first."""
+
+    @operation("get_console_code", "GET /console-codes/{code}", e.ConsoleCodeUnknown, e.RateLimited)
+    def console_code(self, code: str) -> api.ConsoleCodeShown:
+        """Return what is known of the machine that shows a code."""
+
+    @operation("approve_console_code", "POST /console-codes/{code}/approve", *DECIDED)
+    def approve_console_code(self, code: str) -> api.ConsoleCodeShown:
+        """Say that one stands before the machine that shows a code."""
+
+    @operation("deny_console_code", "POST /console-codes/{code}/deny", *DECIDED)
+    def deny_console_code(self, code: str) -> api.ConsoleCodeShown:
+        """Refuse a code for good."""
 
     # ACME
 

@@ -46,6 +46,9 @@ PATTERNS: Final[Mapping[str, str]] = {
     r"^[A-Za-z0-9._-]+$": "must be letters, digits and any of . _ -",
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$": "must be 1 to 63 letters, digits and any of . _ -, a letter or digit first",
     r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$": "must be lower-case letters, digits, dots and hyphens",
+    r"^[BCDFGHJKLMNPQRSTVWXZ]{4}-[BCDFGHJKLMNPQRSTVWXZ]{4}$": (
+        "must be a code as the console shows it: eight letters with a hyphen after the fourth, in capitals"
+    ),
     r"^[A-Za-z0-9-]+$": "must be letters, digits and hyphens",
     r"^[!-~]+$": "must be visible ASCII without spaces",
     r"^[^\s+]*$": "must have no space and no plus sign",

@@ -29,6 +29,7 @@ from attestation.store.configurations import (
     Place,
     SealedConfiguration,
 )
+from attestation.store.console_codes import ConsoleCode
 from attestation.store.grants import grant
 from attestation.store.handovers import DeadLetter, Waiting
 from attestation.store.hsm_look import HSMState
@@ -109,6 +110,7 @@ __all__ = [
     "ClusterCounts",
     "ConfigToken",
     "Configuration",
+    "ConsoleCode",
     "Countersignature",
     "CountersignatureKind",
     "DatabaseIdentity",

@@ -184,6 +184,7 @@ NOT_AUTHORITY: Final = {
     "hsm_nonces": "refuses what was used before",
     "hsm_quotes": "evidence, and what it proved to others; each verdict stands in the audit",
     "configurations": "delivered only where they are active, and by their SHA-256; sealed under ITL_CONFIG_KEK",
+    "console_codes": "say that somebody stood at a console; nothing is released on them, and each stands in the audit",
     "config_tokens": "good for one delivery, sealed to the TPM that the machine's row names",
     "ocsp_delegates": "sealed to the service's key; its certificate is a row of its own",
     "ca_crls": "signed, and made anew from the certificates",

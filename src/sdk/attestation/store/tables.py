@@ -1543,3 +1543,35 @@ class SavedQueryRow(Base):
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     kind: Mapped[str] = mapped_column(server_default="query")
+
+
+class ConsoleCodeRow(Base):
+    """Codes that machines show on their consoles (RFC 8628); secrets as SHA-256 alone. Nothing is released on a row."""
+
+    __tablename__ = "console_codes"
+    __table_args__ = (
+        CheckConstraint("state IN ('pending', 'approved', 'denied')", name="state"),
+        CheckConstraint("token_sha256 IS NULL OR state = 'approved'", name="token_sha256"),
+        Index(None, "state", "expires_at"),
+        Index(None, "kept_until"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    user_code: Mapped[UniqueText]
+    device_sha256: Mapped[UniqueBytes]
+    client_id: Mapped[str]
+    hw_uuid: Mapped[str | None]
+    hw_mac: Mapped[str | None]
+    hw_serial: Mapped[str | None]
+    hostname: Mapped[str | None]
+    source: Mapped[str]
+    asked_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    state: Mapped[str]
+    decided_at: Mapped[datetime | None]
+    decided_by: Mapped[str | None]
+    token_sha256: Mapped[bytes | None] = mapped_column(unique=True)
+    token_until: Mapped[datetime | None]
+    token_source: Mapped[str | None]
+    kept_until: Mapped[datetime]

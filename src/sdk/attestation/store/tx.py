@@ -21,6 +21,7 @@ from attestation.store.chores import Chores
 from attestation.store.clusters import Clusters
 from attestation.store.collateral import CollateralItems
 from attestation.store.configurations import Configurations
+from attestation.store.console_codes import ConsoleCodes
 from attestation.store.handovers import Handovers
 from attestation.store.hsm import HSM
 from attestation.store.hsm_quotes import HSMQuotes
@@ -80,6 +81,7 @@ class Tx:
         "collateral",
         "config_tokens",
         "configurations",
+        "console_codes",
         "ek_certificates",
         "handovers",
         "hsm",
@@ -125,6 +127,7 @@ class Tx:
         self.hsm = HSM(sql)
         self.hsm_quotes = HSMQuotes(sql)
         self.acme = ACME(sql)
+        self.console_codes = ConsoleCodes(sql)
         self.acts = Acts(sql)
         self.allow_list = AllowList(sql)
         self.approvals = Approvals(sql)

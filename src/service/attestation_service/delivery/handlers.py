@@ -65,9 +65,15 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Nothing is released; `words` are at most 32 bytes for a console."""
+    """Nothing is released; `words` are at most 32 bytes for a console.
+
+    Args:
+        words: Why.
+        at_console: An operator stood at the console: a machine that was told to wait for that may go on.
+    """
 
     words: str
+    at_console: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +191,10 @@ async def _signed(
     return replace(delivered, signature=signature)
 
 
-async def pending(*, res: Resources, origin: Origin) -> Pending:
+async def pending(console_token: str | None = None, *, res: Resources, origin: Origin) -> Pending:
     """Return the pending answer for whoever has only hardware hints; nothing is released on them (R3).
+
+    Nor on the token of an approval at the console: it proves presence, and no TPM.
 
     Raises:
         RateLimited: Too often from this address.
@@ -194,12 +202,15 @@ async def pending(*, res: Resources, origin: Origin) -> Pending:
     at = res.clock.now()
     counted = limits.of_client(res.settings, origin.address)
 
-    def work(tx: Tx) -> None:
+    def work(tx: Tx) -> bool:
         limits.check(tx, counted, at)
+        return console_token is not None and (
+            tx.console_codes.of_token(config_tokens.sha256(console_token), at) is not None
+        )
 
-    await res.store.read(work)
+    at_console = await res.store.read(work)
     await res.store.write(lambda tx: limits.take(tx, counted, at))
-    return Pending("attest to get a configuration")
+    return Pending("attest to get a configuration", at_console=at_console)
 
 
 def _load(tx: Tx, digest: bytes, settings: Settings, at: datetime) -> _Due | Pending:

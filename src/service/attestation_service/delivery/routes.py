@@ -106,7 +106,7 @@ async def pending(
 
     MAC, UUID and serial release nothing, and do not even tell whether we know the machine.
     """
-    found = await handlers.pending(res=res, origin=origin)
+    found = await handlers.pending(bearer(request.headers.get("authorization")), res=res, origin=origin)
     return pending_answer(found, request.headers.get("accept"), res)
 
 
@@ -114,7 +114,7 @@ def pending_answer(pending: Pending, accept: str | None, res: Resources) -> Resp
     """Return the non-secret answer that `ITL_PENDING_ANSWER` chooses."""
     if res.settings.pending_answer == "empty":
         return Response(status_code=204)
-    if res.settings.pending_answer == "retry":
+    if res.settings.pending_answer == "retry" and not pending.at_console:
         if console.asks_for_json(accept):
             raise Unavailable(pending.words)
         return console.text(pending.words, 503, {"Retry-After": str(RETRY_SECONDS)})
@@ -133,6 +133,12 @@ def partial_documents(service_url: str) -> str:
         "environment:\n"
         f"  - {json.dumps(f'ITL_REG_URL={service_url}')}\n"  # which is YAML too
     )
+
+
+def bearer(header: str | None) -> str | None:
+    """Return the token of an Authorization header; None where there is none."""
+    scheme, _, token = (header or "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
 
 
 def accepts(header: str | None, media_type: str) -> bool:

@@ -93,6 +93,8 @@ async def _for_all(res: Resources) -> None:
         pass
     while await _forget_acme(res):
         pass
+    while await _forget_console_codes(res):
+        pass
     purged = PURGE_BATCH
     while purged >= PURGE_BATCH:
         purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total
@@ -130,6 +132,12 @@ async def _forget_acme(res: Resources) -> bool:
     """Delete nonces, orders, keys and accounts of ACME that are over; True if there may be more."""
     at = res.clock.now()
     return await res.store.write(lambda tx: tx.acme.purge(at, at - ACME_KEPT, PURGE_BATCH)) >= PURGE_BATCH
+
+
+async def _forget_console_codes(res: Resources) -> bool:
+    """Delete codes of consoles that nobody asks about any more; True if there may be more."""
+    at = res.clock.now()
+    return await res.store.write(lambda tx: tx.console_codes.purge(at, PURGE_BATCH)) >= PURGE_BATCH
 
 
 async def _drain(res: Resources) -> bool:
