@@ -196,8 +196,6 @@ def _rank(file: str, python: Interpreter) -> tuple[int, tuple[int, int]] | None:
 def _platform(tag: str, python: Interpreter) -> tuple[int, int] | None:
     if tag == "any":
         return (0, 0)
-    if not tag.endswith(f"_{python.machine}"):
-        return None
     policy = tag.removesuffix(f"_{python.machine}")
     if policy == "linux":
         return python.glibc
