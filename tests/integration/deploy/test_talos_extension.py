@@ -199,7 +199,7 @@ def test_skopeo_copies_it(extension: Built, tmp_path: Path) -> None:
 
 
 def test_the_agent_runs_with_nothing_of_this_computer(container: Path, tpm_ca: CertificateAuthority) -> None:
-    """In its own root it says its version, looks at a TPM, and each of its modules can be imported."""
+    """In its own root it says its version, looks at a TPM, finds names, and each of its modules can be imported."""
     assert inside(container, "/usr/bin/attestation-agent", "--version").stdout.startswith(
         "attestation-agent "
     )
@@ -216,10 +216,13 @@ def test_the_agent_runs_with_nothing_of_this_computer(container: Path, tpm_ca: C
         "import attestation_agent\n"
         "for found in pkgutil.walk_packages(attestation_agent.__path__, 'attestation_agent.'):\n"
         "    importlib.import_module(found.name)\n"
-        "import ssl; ssl.create_default_context()\n"
+        "import socket, ssl; ssl.create_default_context()\n"
+        "print(socket.gethostbyname('attest.example'))\n"
     )
+    # Talos puts the machine's own list there.
+    (container / "etc" / "hosts").write_text("192.0.2.7 attest.example\n")
     done = inside(container, "/usr/bin/python3", "-ISB", "-c", everything)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stdout) == (0, "192.0.2.7\n"), done.stderr
 
 
 def test_from_maintenance_to_applied_and_to_wiped(

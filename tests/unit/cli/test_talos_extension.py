@@ -273,6 +273,10 @@ def test_a_library_keeps_its_folder_and_brings_its_own() -> None:
             '{"implementation": "cpython", "version": [3, 12, 0], "free_threaded": false, "libc": ""}',
             "than glibc",
         ),
+        (
+            '{"implementation": "cpython", "version": [3, 12, 0], "free_threaded": false, "libc": "glibc 2.31"}',
+            "glibc 2.31; from 2.34",
+        ),
         ("Python 2", "not a Python that answers"),
     ],
 )

@@ -122,6 +122,8 @@ def _container(python: Interpreter, opened: list[wheels.Wheel], wanted: Wanted) 
         tree.add(place, File(data=_stripped(origin.file) if origin.file else origin.data, executable=True))
     for name, function in PROGRAMS.items():
         tree.add(f"usr/bin/{name}", File(data=_program(function), executable=True))
+    # Without it glibc asks DNS before it looks into the machine's own list.
+    tree.add("etc/nsswitch.conf", File(data=b"hosts: files dns\n"))
     if wanted.service_keys is not None:
         tree.add(documents.KEYS, File(data=_public(wanted.service_keys)))
     python.add_licence(tree)

@@ -12,6 +12,9 @@ from attestation.errors import RequestInvalid
 from attestation_cli.talos_extension.tree import File, Tree
 
 OLDEST: Final = (3, 11)
+OLDEST_GLIBC: Final = (2, 34)
+"""Older ones read hosts and ask for names by libraries that no file names: nothing here would find them."""
+
 SECONDS: Final = 60
 
 PROGRAM: Final = "usr/bin/python3"
@@ -253,6 +256,11 @@ def look_at(program: Path) -> Interpreter:
             f"{program} stands on another C library than glibc: name a Python that stands on glibc"
         )
     glibc = tuple(int(part) for part in number.split(".")[:2])
+    if glibc < OLDEST_GLIBC:
+        needed = ".".join(map(str, OLDEST_GLIBC))
+        raise RequestInvalid(
+            f"{program} stands on glibc {number}; from {needed} on it looks up names by itself"
+        )
     return Interpreter(
         program=Path(said["program"]),
         version=(version[0], version[1], version[2]),
