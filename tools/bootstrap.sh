@@ -232,6 +232,14 @@ ensure_kubernetes() {
   hash -r
 }
 
+# What builds the kiosk's medium, and a machine that boots it. Its firmware is a file without a program to look for.
+ensure_vm() {
+  ensure_programs swtpm:swtpm swtpm_setup:swtpm-tools qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap \
+    mksquashfs:squashfs-tools cpio:cpio objcopy:binutils sfdisk:fdisk mcopy:mtools xz:xz-utils
+  [ -e /usr/share/OVMF/OVMF_CODE_4M.fd ] || apt_install ovmf || die "the firmware of virtual machines is missing. Install it and start again:" \
+    "sudo apt-get update && sudo apt-get install --no-install-recommends ovmf"
+}
+
 # ---------------------------------------------------------------- python
 
 find_python() {
