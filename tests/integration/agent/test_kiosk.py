@@ -74,6 +74,7 @@ class Rig:
             "ITL_IMAGE_URL": IMAGE_URL,
             "ITL_IMAGE_KEYS": vkey(),
             "ITL_SPLAY_SECONDS": "0",
+            "ITL_TPM": self.tpm.uri,
             **settings,
         }
 
@@ -91,7 +92,7 @@ class Rig:
             screen=screen,
             clock=self.service.clock,
             wait=wait,
-            open_tpm=lambda chosen: self.tpm.node(),
+            open_tpm=kiosk._open,
             run=run,
             rhythm=Rhythm(),
             carrier=Network(self),

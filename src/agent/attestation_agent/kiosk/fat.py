@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import tempfile
+import threading
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +114,7 @@ class FAT:
 
     def read(self, name: str, *, max_bytes: int) -> bytes | None:
         """Return a file; None where there is none."""
-        with contextlib.closing(self._output(name)) as chunks:
+        with contextlib.closing(self._output(name, _TIMEOUT_SECONDS)) as chunks:
             data = b""
             try:
                 for chunk in chunks:
@@ -144,7 +145,7 @@ class FAT:
     def _image(self) -> str:
         return f"{self.path}@@{self.start_bytes}"
 
-    def _output(self, name: str) -> Generator[bytes, None, None]:
+    def _output(self, name: str, timeout_seconds: float | None = None) -> Generator[bytes, None, None]:
         try:
             process = subprocess.Popen(  # noqa: S603 -- no shell
                 ["mcopy", "-n", "-i", self._image, f"::/{_checked(name)}", "-"],  # noqa: S607 -- PATH of the image
@@ -156,12 +157,18 @@ class FAT:
         except OSError as e:
             raise UsageError(f"mcopy (mtools) cannot be started: {e.strerror}") from e
         assert process.stdout is not None
+        # A FAT whose chains are circles must not hold us for ever.
+        timer = threading.Timer(timeout_seconds, process.kill) if timeout_seconds is not None else None
+        if timer is not None:
+            timer.start()
         try:
             while chunk := process.stdout.read(CHUNK_BYTES):
                 yield chunk
             if process.wait() != 0:
                 raise NoImage(f"{self.path}: {name} cannot be read")
         finally:
+            if timer is not None:
+                timer.cancel()
             process.kill()
             process.stdout.close()
             process.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import re
+import time
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
@@ -25,6 +26,10 @@ PIECE_BYTES: Final = 1 << 20
 LZMA_MEMORY_BYTES: Final = 96 << 20
 """`xz -9` needs 65 MiB; what asks for more is refused before it is given."""
 FORMS: Final = (".raw", ".raw.xz", ".raw.gz", ".img", ".img.xz", ".img.gz", ".iso")
+
+PACE_BYTES: Final = 65_536
+PACE_SECONDS: Final = 60.0
+"""A server that gives less in that time keeps a machine for days: it counts as broken off."""
 
 _RANGE = re.compile(r"bytes (\d{1,20})-\d{1,20}/(\d{1,20}|\*)\Z")
 
@@ -64,12 +69,14 @@ class Served:
         listing_url: Of the list.
         ca_file: PEM file with the only CAs to trust; None trusts those of the system.
         carrier: What carries the requests instead of the network: for tests.
+        monotonic: Tells the time, for the pace.
     """
 
     url: str
     listing_url: str
     ca_file: Path | None
     carrier: Carrier | None = None
+    monotonic: Callable[[], float] = time.monotonic
 
     @property
     def name(self) -> str:
@@ -87,7 +94,17 @@ class Served:
                 _check_range(reply, from_byte, self.url)
             elif reply.status != 200:
                 raise NoImage(f"{self.url}: {reply.status} {reply.reason}")
-            yield from reply.chunks()
+            yield from self._in_time(reply)
+
+    def _in_time(self, reply: Reply) -> Iterator[bytes]:
+        began, got = self.monotonic(), 0
+        for chunk in reply.chunks():
+            yield chunk
+            got += len(chunk)
+            if got >= PACE_BYTES:
+                began, got = self.monotonic(), 0
+            elif self.monotonic() > began + PACE_SECONDS:
+                raise ServiceUnreachable(f"{self.url}: less than {PACE_BYTES} bytes in {PACE_SECONDS:.0f} s")
 
     def listing(self) -> bytes:
         """Return the signed list."""
@@ -95,7 +112,7 @@ class Served:
         with closing(self._carrier(url)) as carrier, closing(_asked(carrier, url, {})) as reply:
             if reply.status != 200:
                 raise NoImage(f"{url}: {reply.status} {reply.reason}")
-            for chunk in reply.chunks():
+            for chunk in self._in_time(reply):
                 data += chunk
                 if len(data) > MAX_LIST_BYTES:
                     raise ImageRejected(f"{url}: more than {MAX_LIST_BYTES} bytes")

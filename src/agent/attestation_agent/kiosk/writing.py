@@ -33,6 +33,8 @@ from attestation_agent.kiosk.image import Source, bounded, unpack
 
 HEAD_BYTES: Final = gpt.HEAD_BYTES
 TAIL_BYTES: Final = 1 << 20
+PROGRESS_BYTES: Final = 1 << 20
+"""So much between two failures is progress."""
 TABLE_BYTES: Final = 64 << 10
 """Of the head, what is written last: MBR, header and entries of the table."""
 _CHUNK_BYTES = 1 << 20
@@ -55,7 +57,7 @@ class Plan:
         sha256: What it must hash to, as it is served: 32 bytes.
         files: What is left on its ESP, by name.
         sector_bytes: The logical sectors of the disk, for which the table must be made.
-        retry: Told of each time that the source breaks off, with how often without a byte in between; True where it
+        retry: Told of each time that the source breaks off, with how often without a MiB in between; True where it
             shall be tried again.
         progress: Is told how far it is.
     """
@@ -198,7 +200,8 @@ def _half(target: Target) -> int:
 
 def _fetch(target: Target, plan: Plan, begin: int) -> int:
     """Bring the image, as it is served, to the disk from *begin* on; return its size."""
-    room, digest, got, failures = target.size_bytes - TAIL_BYTES - begin, hashlib.sha256(), 0, 0
+    room, digest, got = target.size_bytes - TAIL_BYTES - begin, hashlib.sha256(), 0
+    failures, failed_at = 0, 0
     while True:
         try:
             with contextlib.closing(plan.source.chunks(got)) as chunks:
@@ -209,11 +212,13 @@ def _fetch(target: Target, plan: Plan, begin: int) -> int:
                         )
                     target.write(begin + got, chunk)
                     digest.update(chunk)
-                    got, failures = got + len(chunk), 0
+                    got += len(chunk)
                     plan.progress("download", got, None)
             break
         except ServiceUnreachable as e:
-            failures += 1
+            # Who gives a little each time, and breaks off, gives nothing.
+            failures = failures + 1 if got < failed_at + PROGRESS_BYTES else 1
+            failed_at = got
             if not plan.retry(e, failures):
                 raise NoImage(f"the image broke off at {got} bytes: {e}") from e
     _check(digest.digest(), plan.sha256)

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -337,6 +338,21 @@ def test_a_server_goes_on_where_it_was_or_not_at_all(said: str) -> None:
         lambda request: httpx.Response(206, headers={"content-range": "bytes 5-9/10"}, content=b"56789")
     )
     assert b"".join(served("https://a.example/os.raw", None, None, good).chunks(5)) == b"56789"
+
+
+def test_a_server_that_drips_has_broken_off() -> None:
+    """Byte by byte it would keep a machine for days; one that is slow and gives enough is waited for."""
+    seconds = iter(range(0, 10**9, 31))
+
+    def drips(size_bytes: int) -> Callable[[], bytes]:
+        pieces = (bytes(size_bytes) for _ in range(20))
+        carrier = answering(lambda request: httpx.Response(200, content=pieces))
+        source = served("https://a.example/os.raw", None, None, carrier)
+        return lambda: b"".join(replace(source, monotonic=lambda: float(next(seconds))).chunks(0))
+
+    with pytest.raises(ServiceUnreachable, match="less than 65536 bytes in 60 s"):
+        drips(100)()
+    assert len(drips(65_536)()) == 20 * 65_536
 
 
 def test_where_a_list_is(tmp_path: Path) -> None:
