@@ -145,10 +145,16 @@ def test_a_refused_configuration_is_told_without_a_word_of_it(
 
 
 def test_a_refused_wipe_says_why(talos: FakeMachined, ours: Machined) -> None:
-    """There is nothing of a configuration in it, and an operator has to know."""
-    talos.behaviour = Behaviour(refuse=lambda _: ("UNKNOWN", 'volume "STATE" is not\nlocated'))
-    with pytest.raises(WipeFailed, match=r'^machined answers UNKNOWN: volume "STATE" is not.located$'):
+    """As Talos refuses it in maintenance; there is nothing of a configuration in it, and an operator has to know."""
+    with pytest.raises(
+        WipeFailed, match=r'^machined answers UNKNOWN: failed to reset: volume "STATE" is not located$'
+    ):
         ours.wipe()
+    talos.behaviour = Behaviour(refuse=lambda _: ("UNKNOWN", "a\n\x1b[2Jb" + "x" * 999))
+    with pytest.raises(WipeFailed) as caught:
+        ours.wipe()
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 250
     assert all(talos.partitions.values())
 
 
@@ -200,6 +206,8 @@ def test_a_machined_that_hangs_up_may_be_asked_again(
     talos: FakeMachined, ours: Machined, method: str, done: bool
 ) -> None:
     """Whether it was done before it hung up or not: the second time it is, and once is as good as twice."""
+    if method == "Reset":
+        talos.begin_anew(CONFIG)
 
     def hang_up(call: Call) -> None:
         if call.method == method and not call.members.get("dry_run"):
@@ -240,6 +248,7 @@ def test_an_answer_that_is_none_is_no_success(talos: FakeMachined, ours: Machine
     behind = MESSAGES["ResetResponse"]()
     behind.messages.add().metadata.status.code = 5
     for garbage in (b"", b"\xff\xff", b"\x08\x01", failed.SerializeToString(), behind.SerializeToString()):
+        talos.begin_anew(CONFIG)
         talos.behaviour = Behaviour(
             garbage={"Reset": garbage, "ApplyConfiguration": garbage, "Version": b"\x0a\x00"}
         )

@@ -40,6 +40,7 @@ from attestation.wire import b64decode, b64encode
 from attestation_agent import directive as directives
 from attestation_agent.directive import Request
 from attestation_agent.exits import (
+    DirectiveRejected,
     ServiceKeysChanged,
     UsageError,
 )
@@ -270,6 +271,8 @@ class Introducing(Standing):
             self._state.set_pending_config(None)
             self._state.set_wipe_order(None)
             self._state.set_status(None)
+        elif before is None:
+            self._forget_foreign_order(known)
         self._state.remember(known, at=self._edge.clock.now())
         # That it is locked is no order to lock itself: this comes with its first attestation.
         if status not in ORDERED and self._state.status() not in ORDERED:
@@ -278,6 +281,19 @@ class Introducing(Standing):
         self._edge.log.info(
             "activated", machine_id=known.machine_id, ek_fingerprint=known.ek_fingerprint, status=status
         )
+
+    def _forget_foreign_order(self, known: KnownAs) -> None:
+        """Forget an order to wipe that outlived our memory and is for another machine: the disk was moved."""
+        order = self._state.wipe_order()
+        if order is None:
+            return
+        try:
+            directives.verify_again(
+                order.directive, keys=self._pinned_keys(), to=self._binding(known.machine_id)
+            )
+        except DirectiveRejected as e:
+            self._edge.log.warning("wipe.foreign", reason=str(e))
+            self._state.set_wipe_order(None)
 
     def _keys_of(
         self, activated: ActivateResponse, given_sha256: str | None

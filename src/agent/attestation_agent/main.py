@@ -254,7 +254,8 @@ def _offline(flags: Mapping[str, Any]) -> int:
     from attestation_agent.state import State
 
     values = resolve(flags, os.environ, OFFLINE_OPTIONS)
-    state, bundle = State(values["state_dir"]), read(flags["file"])
+    state = State(values["state_dir"], wipe_orders=values["wipe_order_dir"])
+    bundle = read(flags["file"])
     with state.alone(), _open(values) as tpm:
         place = Place(
             state=state,
@@ -438,7 +439,7 @@ def _run(flags: Mapping[str, Any]) -> int:
         },
         stop.is_set,
     )
-    state = State(settings.state_dir)
+    state = State(settings.state_dir, wipe_orders=settings.wipe_order_dir)
 
     def client() -> NodeClient:
         retries = Retries(attempts=2, sleep=stop.wait)

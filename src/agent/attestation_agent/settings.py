@@ -139,6 +139,13 @@ class Settings:
         Path("/var/lib/itl-tpm"),
         "what the agent remembers; nothing secret (default /var/lib/itl-tpm)",
     )
+    wipe_order_dir: Path | None = _option(
+        "ITL_WIPE_ORDER_DIR",
+        Path,
+        None,
+        "where an order to wipe is kept, too, once its parent is there: the state directory is lost at a reboot "
+        "(default none)",
+    )
     certificate_dir: Path | None = _option(
         "ITL_AGENT_CERTIFICATE_DIR",
         Path,
@@ -293,6 +300,7 @@ OFFLINE_OPTIONS: Final = _options(
     "ak",
     "ek",
     "state_dir",
+    "wipe_order_dir",
     "config_path",
     "apply_command",
     "machined_socket",

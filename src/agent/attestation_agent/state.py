@@ -7,11 +7,15 @@ pending-config.json   a sealed configuration that was not applied yet; only this
 applied.json          the configurations that were applied, by their token ids: none is applied twice
 newest.json           when the newest configuration was made or sent, by file or network: no older file follows it
 wipe.json             an order to wipe that was verified and is not carried out yet
+
+Where the directory is lost at a reboot, an order to wipe is kept in a second one, too, once that can be made: the
+service does not ask again for what was acknowledged (ADR 210).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -82,13 +86,15 @@ class State:
 
     Args:
         directory: Made where absent, mode 0700.
+        wipe_orders: Where an order to wipe is kept, too; made where absent and its parent is there.
 
     Raises:
-        UsageError: It cannot be used.
+        UsageError: The first of them cannot be used.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, wipe_orders: Path | None = None) -> None:
         self.directory = directory
+        self._wipe_orders = wipe_orders
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
@@ -233,24 +239,46 @@ class State:
 
     def wipe_order(self) -> WipeOrder | None:
         """Return the order to wipe that is not carried out yet."""
-        order = self._read_json("wipe.json")
-        if not isinstance(order, dict) or not isinstance(order.get("directive"), str):
-            return None
-        return WipeOrder(directive=order["directive"], acknowledged=order.get("acknowledged") is True)
+        for directory in (self.directory, self._wipe_orders):
+            order = _read_json(directory / "wipe.json") if directory is not None else None
+            if isinstance(order, dict) and isinstance(order.get("directive"), str):
+                return WipeOrder(directive=order["directive"], acknowledged=order.get("acknowledged") is True)
+        return None
 
     def set_wipe_order(self, order: WipeOrder | None) -> None:
-        """Keep or forget the order to wipe."""
-        if order is None:
-            self._remove("wipe.json")
-        else:
-            self._write_json("wipe.json", {"directive": order.directive, "acknowledged": order.acknowledged})
+        """Keep or forget the order to wipe; what lasts first, so that it never knows less than the other.
+
+        Raises:
+            StateNotKept: It cannot be kept where it could be.
+        """
+        with self._kept():
+            for directory in (self._lasting(), self.directory):
+                if directory is None:
+                    continue
+                if order is None:
+                    remove(directory / "wipe.json")
+                    continue
+                said = {"directive": order.directive, "acknowledged": order.acknowledged}
+                write_atomically(directory / "wipe.json", json.dumps(said, sort_keys=True).encode("ascii"))
+
+    def _lasting(self) -> Path | None:
+        """Return the second directory; None where there is none, or no disk yet on which it would be.
+
+        Raises:
+            OSError: It is there, and cannot be used.
+        """
+        if self._wipe_orders is None:
+            return None
+        try:
+            self._wipe_orders.mkdir(mode=0o700, exist_ok=True)
+        except OSError as e:
+            if e.errno in (errno.ENOENT, errno.EROFS):
+                return None
+            raise
+        return self._wipe_orders
 
     def _read_json(self, name: str) -> Any:
-        try:
-            with (self.directory / name).open("rb") as file:
-                return json.loads(file.read(_MAX_FILE_BYTES))
-        except (OSError, ValueError, RecursionError):
-            return None
+        return _read_json(self.directory / name)
 
     def _write_json(self, name: str, content: Mapping[str, Any] | list[str]) -> None:
         self._write(name, json.dumps(content, sort_keys=True).encode("ascii"))
@@ -271,3 +299,11 @@ class State:
             yield
         except OSError as e:
             raise StateNotKept(f"state directory {self.directory}: {e.strerror}") from e
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            return json.loads(file.read(_MAX_FILE_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None

@@ -68,7 +68,7 @@ def test_killed_anywhere_it_goes_on_where_it_was(tmp_path: Path, what: str, at_l
         talos.behaviour = Behaviour(before=look)
         kill_at = killed = 1
         while killed:
-            talos.begin_anew()
+            talos.begin_anew(CONFIG if what == "wipe" else None)
             assert runner.ask("again") == "ready"
             killed = runner.ask(str(kill_at)) == str(KILLED)
             if what == "apply":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -14,8 +15,9 @@ import pytest
 from attestation_agent import main
 from attestation_agent.exits import ApplyFailed, Exit, UsageError, WipeFailed
 from attestation_agent.settings import load
+from attestation_agent.state import State
 from tests.unit.agent.test_node import FORGED_DELIVERIES, attested
-from tests.unit.agent.world import CONFIG, URL, World, signer
+from tests.unit.agent.world import CONFIG, OTHER_ID, URL, Machine, World, signer
 
 SOCKET = "/system/run/machined/machine.sock"
 
@@ -43,9 +45,10 @@ class Talos:
             raise WipeFailed("machined hung up")
 
 
-def on_talos(tmp_path: Path) -> tuple[World, Talos]:
+def on_talos(tmp_path: Path, wipe_order_dir: str | None = None) -> tuple[World, Talos]:
     """Return a world whose machine is attested, and its machined, which was asked for nothing yet."""
-    world, talos = World(tmp_path), Talos()
+    world = World(tmp_path) if wipe_order_dir is None else World(tmp_path, wipe_order_dir=wipe_order_dir)
+    talos = Talos()
     world.machined = talos
     attested(world)
     talos.asked.clear()
@@ -119,6 +122,96 @@ def test_what_machined_refuses_is_told_and_tried_again(tmp_path: Path) -> None:
     assert talos.asked == [CONFIG, CONFIG, "wipe", "wipe"]
     assert world.commands == []
     assert not world.config_path.exists()
+
+
+# What memory forgets
+
+
+def forget(world: World) -> None:
+    """Boot anew: what was kept in memory is gone."""
+    shutil.rmtree(world.state.directory)
+    world.state = State(world.settings.state_dir, wipe_orders=world.settings.wipe_order_dir)
+
+
+def wiping(tmp_path: Path) -> tuple[World, Talos, Path]:
+    """Return a machine that is told to wipe itself, and where its disk keeps such an order."""
+    disk = tmp_path / "var/lib/itl-tpm"
+    disk.parent.mkdir(parents=True)
+    world, talos = on_talos(tmp_path, str(disk))
+    world.service.status, world.service.action = "revoked", "wipe"
+    return world, talos, disk
+
+
+@pytest.mark.threat("T322")
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_wipe_that_was_acknowledged_outlives_the_memory(tmp_path: Path, heard: bool) -> None:
+    """Power fails between acknowledgement and wipe: a service that asks no more is not asked; the disk remembers."""
+    world, talos, disk = wiping(tmp_path)
+
+    class PowerCut(BaseException):
+        """Nothing of ours runs any more."""
+
+    def cut(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path.endswith("/ack") and not heard:
+            raise PowerCut
+        return body
+
+    def wipe() -> None:
+        raise PowerCut
+
+    world.service.alter = cut
+    talos.wipe = wipe  # type: ignore[method-assign]  # the power goes
+    with pytest.raises(PowerCut):
+        world.run()
+    assert [ack["outcome"] for ack in world.service.acks] == ["done"]
+    del talos.wipe
+    world.service.alter, world.service.action = (lambda path, body: body), "none"
+    forget(world)
+    assert world.run() is Exit.REVOKED
+    assert talos.asked == ["wipe"]
+    assert not (disk / "wipe.json").exists()
+    assert world.state.wipe_order() is None
+
+
+def test_without_a_disk_the_order_is_kept_in_memory(tmp_path: Path) -> None:
+    """In maintenance there is none, and nothing on it to be wiped: the wipe is no worse off than before."""
+    world, talos, disk = wiping(tmp_path)
+    disk.parent.rmdir()
+    talos.fails = True
+    assert world.run() is Exit.WIPE_FAILED
+    world.service.action, talos.fails = "none", False
+    assert world.run() is Exit.REVOKED
+    assert talos.asked == ["wipe", "wipe"]
+    assert not disk.exists()
+
+
+def test_a_disk_that_is_there_and_full_keeps_the_acknowledgement_back(tmp_path: Path) -> None:
+    """What could be forgotten is not acknowledged; the service orders it again."""
+    world, talos, disk = wiping(tmp_path)
+    disk.write_text("no directory")
+    assert world.run() is Exit.STATE_NOT_KEPT
+    assert (talos.asked, world.service.acks) == ([], [])
+    disk.unlink()
+    assert world.run() is Exit.REVOKED
+    assert talos.asked == ["wipe"]
+
+
+@pytest.mark.threat("T322")
+def test_an_order_on_a_disk_from_another_box_wipes_nothing(tmp_path: Path) -> None:
+    """It is for another TPM: forgotten once, so that this machine goes on."""
+    world, talos, disk = wiping(tmp_path)
+    talos.fails = True
+    assert world.run() is Exit.WIPE_FAILED
+    talos.asked.clear()
+    talos.fails = False
+    forget(world)
+    world.machine = Machine(seed=2)
+    world.service.status, world.service.action = "pending_approval", "none"
+    world.service.machine_id = OTHER_ID
+    assert world.run() is Exit.PENDING_APPROVAL
+    assert talos.asked == []
+    assert "wipe.foreign" in world.events.names()
+    assert not (disk / "wipe.json").exists()
 
 
 @pytest.mark.parametrize(

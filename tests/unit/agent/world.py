@@ -330,7 +330,7 @@ class World:
             **options,
         }
         self.settings: Settings = load({**flags, "once": once}, environ={})
-        self.state = State(self.settings.state_dir)
+        self.state = State(self.settings.state_dir, wipe_orders=self.settings.wipe_order_dir)
 
     def run(self, rounds: int = 1) -> Exit:
         """Let the agent live; without `once`, for so many rounds."""

@@ -151,11 +151,11 @@ class FakeMachined:
         if server is not None:
             server.stop(0)
 
-    def begin_anew(self) -> None:
-        """Be a machine in maintenance that nobody has asked for anything."""
+    def begin_anew(self, config: bytes | None = None) -> None:
+        """Be a machine that nobody has asked for anything: in maintenance, or with *config*."""
         self.calls: list[Call] = []
-        self.stage = Stage.MAINTENANCE
-        self.config: bytes | None = None
+        self.stage = Stage.MAINTENANCE if config is None else Stage.CONFIGURED
+        self.config = config
         self.applied: list[bytes] = []
         self.partitions: dict[str, bool] = {"EFI": True, "META": True, "STATE": True, "EPHEMERAL": True}
         self.user_disks_wiped: list[str] = []
@@ -230,6 +230,8 @@ class FakeMachined:
 
     def _reset(self, call: Call, context: grpc.ServicerContext) -> bytes:
         members = call.members
+        if self.stage is Stage.MAINTENANCE:
+            context.abort(grpc.StatusCode.UNKNOWN, 'failed to reset: volume "STATE" is not located')
         wanted = {spec["label"]: spec["wipe"] for spec in members["system_partitions_to_wipe"]}
         if wanted.keys() - self.partitions.keys():
             context.abort(grpc.StatusCode.UNKNOWN, "failed to get volume status")
