@@ -352,6 +352,25 @@ async def test_an_activation_between_sealing_and_spending_counts(
     assert "debug: true" in node.open((await keeping.fetch(token)).json()).decode()
 
 
+async def test_workers_and_a_kill_between_import_and_activation(keeping: Service, start: Starter) -> None:
+    """What one worker kept, another one finds, inactive, and activates; the first one delivers it."""
+    first = await imported(keeping)
+    other = await start(
+        keeping.clock,
+        tpm_ca_bundle_dir=start.bundle(),
+        config_kek=(f"file:{start.directory / 'config.kek'}",),
+    )
+    [found] = (await other.operator("GET", "/configurations")).json()["configurations"]
+    assert (found["version"], found["active"]) == (first, False)
+    node = SoftwareNode()
+    await keeping.admitted(node)
+    await activated(other, first)
+    assert CANARY in await delivered(keeping, node)
+    assert CANARY in await delivered(other, node)
+    numbers = await asyncio.gather(*(imported(each) for each in (keeping, other) * 2))
+    assert sorted(numbers) == [2, 3, 4, 5]
+
+
 async def test_two_imports_at_once_are_two_versions(keeping: Service) -> None:
     """Numbers rise, and none is given twice."""
     numbers = await asyncio.gather(*(imported(keeping) for _ in range(3)))

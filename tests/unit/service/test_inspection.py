@@ -32,6 +32,7 @@ from attestation_service.inspection.outside import names
 from attestation_service.inspection.table import BEYOND, PARTS
 from attestation_service.main import main
 from tests.contract.store_samples import a_machine
+from tests.contract.test_store_configurations import sealed
 from tests.docs.pages import text
 from tests.fixtures.operator_pki import OperatorCA
 
@@ -506,6 +507,27 @@ def test_configurations_of_what_is_in_use(
     (told,) = check(1, config_cache_dir=f"{place}/none")["configurations"]
     assert "does not exist" in told["what"]
     assert "install -d" in told["todo"]
+
+
+def test_configurations_in_the_database(place: Path, check: Check) -> None:
+    """The key is opened; what is in use is looked for there alone; a key that is absent, or another, is told of."""
+    kek = place / "config.kek"
+    kek.write_text("ab" * 32)
+    kek.chmod(0o600)
+    keyed = {"config_kek": f"file:{kek}"}
+    store = open_store(f"sqlite:///{place}/m.db")
+    machine = a_machine(1, role=Role.WORKER_APP, status=Status.ATTESTED, cluster_id="default")
+    store.write_sync(lambda tx: tx.machines.add(machine))
+    (told,) = check(0, **keyed)["configurations"]
+    assert "no base configuration is active for role worker-app in cluster default" in told["what"]
+    assert told["todo"] == "attestation config import default/worker-app FILE, then config activate"
+    store.write_sync(lambda tx: tx.configurations.add(sealed(1, kek_id="another")))
+    store.close()
+    told, _ = check(1, **keyed)["configurations"]
+    assert told["what"] == "ITL_CONFIG_KEK: versions lie under keys that are not set: another"
+    kek.unlink()
+    told, _ = check(1, **keyed)["configurations"]
+    assert f"{kek} cannot be read" in told["what"]
 
 
 def test_the_clock(place: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:

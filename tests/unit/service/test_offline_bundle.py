@@ -115,6 +115,28 @@ async def test_two_people_and_one_tpm(committee: Committee) -> None:
     assert CANARY not in (await service.fetch(bundle.config_token)).text
 
 
+async def test_the_certificate_is_where_a_newer_talos_has_files(start: Starter) -> None:
+    """From 1.14 on below /etc, in a document; and a base that cannot have it costs no certificate."""
+    committee = Committee(
+        await start(
+            tpm_ca_bundle_dir=start.bundle(),
+            compat_offline_bundle=True,
+            talos_version="v1.14.0",
+            **WITH_CA,
+        )
+    )
+    node = SoftwareNode()
+    await committee.service.admitted(node, hostname="app-1")
+    bundle = OfflineBundle.model_validate(await committee.agreed("POST", path(node)))
+    documents = YAML(typ="safe").load_all(node.open(bundle.machineconfig.model_dump()))
+    [file] = [each for each in documents if each.get("kind") == "EtcFileConfig"]
+    assert (file["name"], file["contents"], file["mode"]) == (
+        "itl-tpm/enrollment.crt",
+        bundle.enrollment_cert_pem,
+        0o444,
+    )
+
+
 async def test_it_is_written_down(committee: Committee) -> None:
     """Who agreed, the token, the digest and the certificate; never a secret."""
     service = committee.service

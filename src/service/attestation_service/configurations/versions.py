@@ -30,7 +30,7 @@ from attestation_service.resources import Resources
 if TYPE_CHECKING:
     from attestation_service.configurations.judging import Judged
 
-ATTEMPTS = 3
+ATTEMPTS = 5
 """So often a version gets another number, because somebody else stored one at the same time."""
 
 
