@@ -19,6 +19,7 @@ MODULES = {
     "steady": "tests.bench.steady_state",
     "events": "tests.bench.events",
     "introduce": "tests.bench.introduce",
+    "storm": "tests.bench.storm",
     "growth": "tests.bench.growth",
     "postgres": "tests.bench.postgres",
     "cli": "tests.bench.cli_start",
