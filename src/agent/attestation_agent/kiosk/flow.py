@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,9 +18,10 @@ from pydantic import ValidationError
 from attestation.api import OfflineBundle
 from attestation.client import NodeClient, ServiceUnreachable, is_loopback
 from attestation.client.carrier import Carrier
-from attestation.client.connection import HTTPSender
+from attestation.client.connection import HTTPSender, checked_url
 from attestation.clock import Clock
 from attestation.errors import AttestationError
+from attestation.machines import Role
 from attestation.tpm import parse_public
 from attestation_agent.commands import Outcome
 from attestation_agent.edge import TPM, Edge
@@ -41,7 +43,7 @@ from attestation_agent.rhythm import Rhythm
 from attestation_agent.state import State
 
 PROBE_SECONDS: Final = 5.0
-DEFAULT_ROLE: Final = "worker-app"
+DEFAULT_ROLE: Final = Role.WORKER_APP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +125,16 @@ class Kiosk:
             self._say(f"{disk.words} was written for this machine already. Take the medium out and restart.")
             return KioskExit.WRITTEN
         bundle = self._bundle(disk)
+        if self._chosen.agent.desired_role is None and not self._chosen.kiosk.auto_confirm:
+            self._ask_for("ITL_ROLE", f"Role to wish for (Enter: none; {', '.join(Role)}):", Role)
         admitted = self._admitted() if bundle is None else None
         source = self._source(admitted, bundle)
         keys = listing.parse_keys(self._keys())
-        # What is destroyed for nothing is destroyed all the same: the list is judged before anybody is asked.
+        # What is destroyed for nothing is destroyed all the same: the list is judged, and the image is there, before
+        # anybody is asked.
         images = listing.verify(self._again(source.listing), keys=keys, at=self._world.clock.now())
         digest = images.digest_of(source.name)
+        self._again(lambda: _begins(source))
         self._say(f"Image {source.name}, signed by {images.signed_by}, SHA-256 {digest.hex()}")
         self._confirm(disk)
         installed = self._installed(who, admitted, source.name, digest)
@@ -147,7 +153,13 @@ class Kiosk:
                 retry=self._retry,
                 progress=self._world.screen.progress,
             )
-            install(target, plan)
+            try:
+                install(target, plan)
+            except AttestationError:
+                self._say(
+                    f"{disk.words} holds nothing that boots now. The installation can be started again."
+                )
+                raise
         self._say(f"{disk.words} holds {source.name}.")
         if bundle is not None:
             self._carry_back(bundle, who, files[receipt.RECEIPT])
@@ -183,8 +195,8 @@ class Kiosk:
             NoImage: None is there, and no service. What is on the disk to be erased is none.
         """
         kiosk = self._chosen.kiosk
-        if kiosk.offline != "yes":
-            self._ask_for_service()
+        if kiosk.offline != "yes" and not self._chosen.agent.server_url:
+            self._ask_for("ITL_REG_URL", "Address of the service (https://…):", checked_url)
         if kiosk.offline == "no" or (kiosk.offline == "auto" and self._is_reachable()):
             return None
         found = self._find_bundle(disk)
@@ -202,23 +214,25 @@ class Kiosk:
             return Bundle(medium=Folder(path=directory), folder="", name=str(directory), disk=None)
         return next(media.bundles([each for each in self._machine.disks if each.name != target.name]), None)
 
-    def _ask_for_service(self) -> None:
-        """Ask for what is not set, where somebody is there to answer."""
-        agent, ask = self._chosen.agent, self._world.screen.ask
-        if not agent.server_url and (url := ask("Address of the service (https://…):")):
-            self._variables["ITL_REG_URL"] = url
-        unasked = self._chosen.kiosk.auto_confirm
-        if not unasked and agent.desired_role is None and (role := ask("Role to wish for (Enter: none):")):
-            self._variables["ITL_ROLE"] = role
-        if (
-            not unasked
-            and agent.registration_token_file is None
-            and (token := ask("Registration token (Enter: none, an operator approves):"))
-        ):
-            path = agent.state_dir / "registration.token"
+    def _ask_for(self, variable: str, question: str, check: Callable[[str], object]) -> None:
+        """Ask for a setting, where somebody is there to answer, until *check* takes the answer; Enter leaves it out."""
+        while answer := self._world.screen.ask(question):
+            try:
+                check(answer)
+            except (AttestationError, ValueError) as e:
+                self._say(f"That is none: {e}")
+            else:
+                self._variables[variable] = answer
+                self._chosen = load(self._variables)
+                return
+
+    def _ask_for_token(self) -> None:
+        token = self._world.screen.ask("Registration token (Enter: none, an operator approves):")
+        if token:
+            path = self._chosen.agent.state_dir / "registration.token"
             self._keep(path, f"{token}\n".encode())
             self._variables["ITL_REGISTRATION_TOKEN_FILE"] = str(path)
-        self._chosen = load(self._variables)
+            self._chosen = load(self._variables)
 
     def _is_reachable(self) -> bool:
         """Ask `/healthz` for five seconds at most, whatever takes longer: name, connection or answer."""
@@ -242,9 +256,11 @@ class Kiosk:
         return answers == [200]
 
     def _admitted(self) -> Admitted:
-        agent = self._chosen.agent
-        if not agent.server_url:
+        if not self._chosen.agent.server_url:
             raise UsageError("the address of the service is missing: itl.reg_url or ITL_REG_URL")
+        if self._chosen.agent.registration_token_file is None and not self._chosen.kiosk.auto_confirm:
+            self._ask_for_token()
+        agent = self._chosen.agent
         if agent.server_url.lower().startswith("http:") and not is_loopback(agent.server_url):
             self._world.screen.warning("server.not_encrypted", url=agent.server_url)
         edge = Edge(
@@ -418,3 +434,14 @@ class Kiosk:
             write_atomically(path, data)
         except OSError as e:
             raise StateNotKept(f"{path}: {e.strerror}") from e
+
+
+def _begins(source: Source) -> bytes:
+    """Return the first piece of an image.
+
+    Raises:
+        NoImage: There is none.
+        ServiceUnreachable: It may be there a moment later.
+    """
+    with closing(source.chunks(0)) as chunks:
+        return next(chunks, b"")

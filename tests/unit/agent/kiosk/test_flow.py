@@ -122,7 +122,7 @@ def rig(tmp_path: Path, image: bytes) -> Rig:
 
 def test_a_machine_is_installed_from_a_bundle(rig: Rig) -> None:
     """The disk holds the image, disk and stick the receipt; nobody was asked but who typed the disk's name."""
-    assert rig.run("sda") == KioskExit.WRITTEN, rig.shown.getvalue()
+    assert rig.run("", "sda") == KioskExit.WRITTEN, rig.shown.getvalue()
     data = rig.disk.read_bytes()
     assert data[:ESP_AT] == rig.image[:ESP_AT]
     assert data[3 * MIB : IMAGE_BYTES] == rig.image[3 * MIB :]
@@ -160,7 +160,7 @@ def test_nothing_is_written_that_nobody_confirmed(rig: Rig) -> None:
     cases = (("yes", True), ("sdb", True), (None, True), (None, False))
     for answer, rig.attended in cases:
         with pytest.raises(NotConfirmed):
-            rig.run(*([answer] if answer else []))
+            rig.run(*(["", answer] if answer else []))
         assert rig.untouched()
     assert rig.commands == []
 
@@ -174,7 +174,7 @@ def test_who_is_not_asked_is_warned_and_a_stick_that_stays_is_no_loop(rig: Rig) 
     again = {"ITL_AUTO_CONFIRM": "yes", "ITL_REBOOT_COMMAND": "again"}
     assert rig.run(**again) == 0
     assert rig.commands == [("reboot",)]
-    assert rig.run("sda", ITL_REBOOT_COMMAND="typed") == 0
+    assert rig.run("", "sda", ITL_REBOOT_COMMAND="typed") == 0
     assert rig.run(**again, ITL_REINSTALL="yes") == 0
     rig.tpm = Machine(2)
     assert rig.run(**again) == 0
@@ -219,6 +219,9 @@ def test_a_bundle_that_is_not_right_installs_nothing(
     with pytest.raises(error, match=words):
         rig.run(**{"ITL_AUTO_CONFIRM": "yes", **settings})
     assert not rig.disk.exists() or rig.disk.read_bytes()[510:512] != b"\x55\xaa"
+    # What can be seen before is seen before anything is erased; here the disk was empty.
+    erased = "boots now" in rig.shown.getvalue()
+    assert erased == (words == "signed list says")
     assert rig.commands == []
 
 
@@ -227,7 +230,7 @@ def test_a_stick_that_takes_no_receipt_is_no_reason_to_begin_again(rig: Rig) -> 
     rig.bench.put("proc/self/mountinfo", "22 1 8:32 / /mnt rw - vfat /dev/sdb rw\n")
     rig.outcome = Outcome(ok=False, text="exit status 1")
     before = rig.stick.read_bytes()
-    assert rig.run("sda") == 0
+    assert rig.run("", "sda") == 0
     assert rig.stick.read_bytes() == before
     assert "WARNING: receipt.not_carried" in rig.shown.getvalue()
     assert "Restart this machine by hand" in rig.shown.getvalue()
@@ -276,7 +279,7 @@ def test_a_sealed_bundle_is_taken_along_where_it_is_ours(rig: Rig) -> None:
     cases = ((b"{}", "bundle.unreadable"), (theirs, "bundle.for_another_machine"), (ours, "Receipt"))
     for data, words in cases:
         rig.fat.write("itl/reg-bundle.json", data)
-        assert rig.run("sda") == 0
+        assert rig.run("", "sda") == 0
         assert words in rig.shown.getvalue()
         esp = FAT(path=rig.disk, start_bytes=ESP_AT)
         found = esp.read("EFI/itl/reg-bundle.json", max_bytes=9999)
@@ -289,13 +292,17 @@ def test_a_bundle_may_be_a_directory(rig: Rig, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "os.raw").write_bytes(rig.image)
     (folder / "images.note").write_bytes(signed({"os.raw": hashlib.sha256(rig.image).digest()}))
-    assert rig.run("sda", ITL_USB_BUNDLE_DIR=str(folder)) == 0
+    assert rig.run("", "sda", ITL_USB_BUNDLE_DIR=str(folder)) == 0
     assert len(list((folder / "receipts").iterdir())) == 1
 
 
 def test_without_a_service_auto_looks_for_a_bundle_and_asks_for_an_address(rig: Rig) -> None:
-    """It asks once; an answer that is not 200 is none."""
-    assert rig.run("https://a.example", "", "", "sda", ITL_OFFLINE="auto") == 0
+    """It asks until it can use the answer; an answer of the service that is not 200 is none."""
+    assert rig.run("a.example", "https://a.example", "boss", "worker-infra", "sda", ITL_OFFLINE="auto") == 0
+    assert rig.shown.getvalue().count("That is none") == 2
+    esp = FAT(path=rig.disk, start_bytes=ESP_AT)
+    receipt = json.loads(esp.read("EFI/itl/tpm-receipt.json", max_bytes=9999) or b"")
+    assert receipt["role"] == "worker-infra"
     assert "Address of the service" in rig.shown.getvalue()
     assert "Offline: bundle on sdb" in rig.shown.getvalue()
     with pytest.raises(UsageError, match="address of the service is missing"):
