@@ -96,6 +96,12 @@ def test_who_says_the_same_is_found_and_what_is_over_goes(store: Store) -> None:
     assert store.read_sync(
         lambda tx: tx.console_codes.alike(a_code(4, hw_uuid=None, hw_serial=None), NOW)
     ) == ([], [])
+
+    def of(uuid: str, mac: str, serial: str) -> list[str]:
+        return store.read_sync(lambda tx: tx.console_codes.of_hardware(uuid, mac, serial, NOW))
+
+    assert of("U", "unknown", "s-4") == ["code-1", "code-2", "code-4"]
+    assert of("unknown", "", "s-5") == []
     assert store.write_sync(lambda tx: tx.console_codes.purge(NOW, 10)) == 0
     assert store.write_sync(lambda tx: tx.console_codes.purge(NOW + HOUR, 10)) == 1
     assert store.write_sync(lambda tx: tx.console_codes.purge(NOW + 3 * HOUR, 3)) == 3

@@ -929,7 +929,7 @@ def test_lists_print_as_table_and_json(args: list[str]) -> None:
     ("typed", "meant"),
     [
         ("login", "'auth login'?"),
-        ("approve", "'machine approve' or 'approval approve'?"),
+        ("approve", "'machine approve' or 'approval approve' or 'console approve'?"),
         ("polcy", "'policy'?"),
     ],
 )

@@ -243,6 +243,19 @@ async def test_whoever_claims_the_uuid_of_another_is_seen(service: Service) -> N
     assert (shown["machines"], shown["other_codes"]) == ([node.machine_id], [second["user_code"]])
 
 
+async def test_the_row_of_a_machine_shows_the_code_of_its_console(service: Service) -> None:
+    """While the code waits; what a machine does not know of itself is like nothing."""
+    node, other = SoftwareNode(), SoftwareNode()
+    await service.introduce(node, hw_uuid=(HARDWARE.uuid or "").upper())
+    await service.introduce(other, hw_mac="02:00:00:00:00:09")
+    asked = await ask(service)
+    await ask(service, uuid="unknown", mac="unknown", serial="unknown")
+    assert (await service.detail(node))["console_codes"] == [asked["user_code"]]
+    assert (await service.detail(other))["console_codes"] == []
+    await decide(service, asked)
+    assert (await service.detail(node))["console_codes"] == []
+
+
 async def test_codes_are_not_guessed(service: Service) -> None:
     """Ten wrong ones a minute; a right one is refused then too, and another operator is not."""
     asked = await ask(service)

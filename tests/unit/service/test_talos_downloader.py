@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from ruamel import yaml
 
 from attestation.machines import Role
 from attestation.talos.lint import lint
 from attestation.talos.versions import generation_of
 from attestation_service.delivery.routes import partial_documents
 from attestation_testing.talos.downloader import Answer, Ask, Hardware, Outcome, Request, download
+from attestation_testing.talos.factory import serving
 from tests.unit.service.conftest import CANARY, Service, Starter
 from tests.unit.service.node import SoftwareNode
 
@@ -85,6 +87,23 @@ async def test_a_token_url_for_three_hours(
     assert {attempt.status for attempt in found.attempts} == statuses
     assert found.attempts[-1].console.startswith(last)
     assert CANARY not in found.body.decode()
+
+
+async def test_an_image_of_the_factory_walks_the_same_way(start: Starter) -> None:
+    """What the service has the factory put into an image is a URL that Talos fills in, and that is answered."""
+    with serving() as factory:
+        service = await start(
+            factory_url=factory.url, factory_extensions=(), talos_version="v1.13.9", pending_answer="retry"
+        )
+        made = (await service.operator("POST", "/images", {"role": "worker-app"})).json()
+    schematic = yaml.YAML(typ="safe", pure=True).load(factory.schematics[made["schematic_id"]])
+    (argument,) = schematic["customization"]["extraKernelArgs"]
+    assert argument == f"talos.config={URL}"
+    found = await download(argument.removeprefix("talos.config="), HARDWARE, over(service), service.clock)
+    assert (found.outcome, len(found.attempts)) == (Outcome.TIMEOUT, 14)
+    assert {attempt.url.partition("?")[2] for attempt in found.attempts} == {
+        "mac=52%3A2f%3Afd%3Adf%3Afc%3Ac0&serial=0OCZJ19N65&uuid=40dcbd19-3b10-444e-bfff-aaee44a51fda"
+    }
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,8 @@ def _show(session: Session, m: MachineDetail) -> None:
         rows.append(("TPM firmware", cell(m.firmware_version + vouched, m.firmware_version)))
     if m.firmware_blocked is not None:
         rows.append(("advisory", Cell(clean(m.firmware_blocked), "red")))
+    if m.console_codes:
+        rows.append(("on a console", cell(", ".join(m.console_codes))))
     for each in m.relatives:
         what = "same TPM as" if each.same_chip else "hint at"
         was = each.status or "waited, never decided about"

@@ -213,6 +213,11 @@ class MachineDetail(Wire):
         default=None, description="When it was noticed that it did not attest again in time"
     )
     last_result: LastResult | None
+    console_codes: list[str] = Field(
+        default=[],
+        description="Codes that wait on consoles which say the same of their hardware; only where one machine is "
+        "asked for. They prove nothing of it",
+    )
     relatives: list[RelativeDetail] = Field(
         default=[],
         description="Machines that are or may be the same chip; only where one machine is asked for",

@@ -131,12 +131,27 @@ _MACHINES = Prepared(
     .order_by(_M.machine_id)
     .limit(bindparam("rows"))
 )
+_OF_HARDWARE = Prepared(
+    select(_C.user_code)
+    .where(
+        *_OPEN,
+        or_(
+            func.lower(_C.hw_uuid) == bindparam("uuid"),
+            func.lower(_C.hw_mac) == bindparam("mac"),
+            func.lower(_C.hw_serial) == bindparam("serial"),
+        ),
+    )
+    .order_by(_C.id)
+    .limit(bindparam("rows"))
+)
 _PURGE = Prepared(
     delete(_T).where(
         _C.id.in_(select(_C.id).where(_C.kept_until < bindparam("before")).limit(bindparam("rows")))
     )
 )
 _ALIKE = 8
+UNSAID = frozenset({"", "unknown"})
+"""What a machine is recorded with that says nothing of its hardware."""
 
 
 class ConsoleCodes:
@@ -210,6 +225,12 @@ class ConsoleCodes:
         machines = self._sql.rows(_MACHINES, **lower, rows=_ALIKE)
         codes = self._sql.rows(_RIVALS, **hints, of_code=code.user_code, at=to_micros(at), rows=_ALIKE)
         return [row[0] for row in machines], [row[0] for row in codes]
+
+    def of_hardware(self, uuid: str, mac: str, serial: str, at: datetime) -> list[str]:
+        """Return codes that wait, of consoles that say any of this of their hardware; the first eight."""
+        said = {"uuid": uuid, "mac": mac, "serial": serial}
+        lower = {name: None if text in UNSAID else text.lower() for name, text in said.items()}
+        return [row[0] for row in self._sql.rows(_OF_HARDWARE, **lower, at=to_micros(at), rows=_ALIKE)]
 
     def purge(self, before: datetime, batch: int) -> int:
         """Delete up to *batch* codes whose time to be kept is over; return how many."""

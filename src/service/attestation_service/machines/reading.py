@@ -135,7 +135,9 @@ async def get_machine(machine_id: Id, *, res: Res, operator: OperatorDep) -> Mac
 def _whole(tx: Tx, machine: Machine, res: Resources, operator: Operator, at: datetime) -> MachineDetail:
     """Return all that *operator* sees of *machine*: what a list leaves out too."""
     relatives = [each for each in _relatives(tx, machine) if _sees(tx, operator, each.machine_id)]
-    return detail_of(tx, machine, res, at).model_copy(update={"relatives": relatives})
+    found = detail_of(tx, machine, res, at)
+    codes = tx.console_codes.of_hardware(found.hw_uuid, found.hw_mac, found.hw_serial, at)
+    return found.model_copy(update={"relatives": relatives, "console_codes": codes})
 
 
 def _sees(tx: Tx, operator: Operator, machine_id: str) -> bool:

@@ -336,6 +336,7 @@ def _facts(machine: MachineDetail) -> list[tuple[str, str]]:
             f"{tpm.manufacturer} {tpm.model} {tpm.firmware}" if tpm else "without a certificate",
         ),
         ("Says it is", f"{machine.hw_product or 'unknown'}, serial {machine.hw_serial or 'unknown'}"),
+        *([("On a console", ", ".join(machine.console_codes))] if machine.console_codes else []),
         ("Came from", machine.registered_from or "unknown"),
         (
             "Last result",
