@@ -260,7 +260,7 @@ def _offline(flags: Mapping[str, Any]) -> int:
         place = Place(
             state=state,
             tpm=tpm,
-            acts=_machined(values)
+            acts=_machined(values["machined_socket"], values["command_timeout_seconds"])
             or ByCommands(
                 config_path=values["config_path"],
                 apply_command=values["apply_command"],
@@ -394,21 +394,21 @@ def _open(values: Mapping[str, Any]) -> Any:
     )
 
 
-def _machined(values: Mapping[str, Any], stopping: Callable[[], bool] = lambda: False) -> Machined | None:
-    """Return the Talos that *values* name, if they name one.
+def _machined(
+    path: Path | None, timeout_seconds: float, stopping: Callable[[], bool] = lambda: False
+) -> Machined | None:
+    """Return the Talos whose socket is at *path*, if there is one.
 
     Raises:
         UsageError: What speaks to it is not installed.
     """
-    if values["machined_socket"] is None:
+    if path is None:
         return None
     try:
         from attestation_agent.talos.machined import Machined
     except ModuleNotFoundError as e:
         raise UsageError("--machined-socket needs itl-attestation-agent[talos]") from e
-    return Machined(
-        values["machined_socket"], timeout_seconds=values["command_timeout_seconds"], stopping=stopping
-    )
+    return Machined(path, timeout_seconds=timeout_seconds, stopping=stopping)
 
 
 def _run(flags: Mapping[str, Any]) -> int:
@@ -432,13 +432,7 @@ def _run(flags: Mapping[str, Any]) -> int:
         signal.signal(number, lambda *_: stop.set())
     if settings.server_url.lower().startswith("http:") and not is_loopback(settings.server_url):
         log.warning("server.not_encrypted", url=settings.server_url)
-    machined = _machined(
-        {
-            "machined_socket": settings.machined_socket,
-            "command_timeout_seconds": settings.command_timeout_seconds,
-        },
-        stop.is_set,
-    )
+    machined = _machined(settings.machined_socket, settings.command_timeout_seconds, stop.is_set)
     state = State(settings.state_dir, wipe_orders=settings.wipe_order_dir)
 
     def client() -> NodeClient:

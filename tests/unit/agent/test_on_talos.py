@@ -228,9 +228,8 @@ def test_there_is_one_way_to_apply_and_to_wipe(option: dict[str, str]) -> None:
 def test_the_socket_is_never_guessed() -> None:
     """Without the setting there is no machined, whatever lies at its path."""
     assert load({"server_url": URL}, environ={}).machined_socket is None
-    values: dict[str, Any] = {"machined_socket": None, "command_timeout_seconds": 1.0}
-    assert main._machined(values) is None
-    assert main._machined({**values, "machined_socket": Path(SOCKET)}) is not None
+    assert main._machined(None, 1.0) is None
+    assert main._machined(Path(SOCKET), 1.0) is not None
 
 
 def test_without_h2_the_agent_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,4 +238,4 @@ def test_without_h2_the_agent_says_what_is_missing(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "attestation_agent.talos.calls", raising=False)
     monkeypatch.setitem(sys.modules, "h2.config", None)
     with pytest.raises(UsageError, match=r"needs itl-attestation-agent\[talos\]"):
-        main._machined({"machined_socket": Path(SOCKET), "command_timeout_seconds": 1.0})
+        main._machined(Path(SOCKET), 1.0)
