@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import lzma
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -13,12 +16,15 @@ from attestation.errors import MalformedEvidence
 from attestation_agent.exits import UsageError
 from attestation_agent.kiosk import gpt, listing
 from attestation_agent.kiosk.exits import ImageRejected
+from attestation_agent.kiosk.image import PIECE_BYTES, unpack
 from attestation_agent.kiosk.sources import KERNEL_ARGUMENTS, parse_cmdline, parse_conf
 from tests.unit.agent.kiosk.bench import MIB, signed, table, vkey
 
 AT = datetime(2026, 11, 27, tzinfo=UTC)
 KEYS = listing.parse_keys(vkey())
 GOOD = signed({"os.raw": bytes(32)})
+ZEROS = bytes(PIECE_BYTES + 1000)
+PACKED = {".xz": lzma.compress(ZEROS, preset=0), ".gz": gzip.compress(ZEROS)}
 SPOKEN = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "Zs"], exclude_characters='"'))
 TABLE = table((gpt.ESP, gpt.ESP, MIB, MIB))
 
@@ -69,3 +75,40 @@ def test_a_table_is_read_or_refused(at: int, change: bytes) -> None:
     """Whatever stands in it."""
     with contextlib.suppress(MalformedEvidence):
         gpt.parse(TABLE[:at] + change + TABLE[at + len(change) :])
+
+
+def _cut(data: bytes, sizes: list[int]) -> Iterator[bytes]:
+    for size in sizes:
+        yield data[:size]
+        data = data[size:]
+    yield data
+
+
+@given(
+    st.lists(st.binary(max_size=2000), min_size=1, max_size=3),
+    st.sampled_from([".xz", ".gz"]),
+    st.lists(st.integers(0, 300), max_size=8),
+)
+def test_what_was_packed_is_unpacked_however_it_comes(
+    parts: list[bytes], suffix: str, sizes: list[int]
+) -> None:
+    """Streams one after another, of xz with zeros between them; cut anywhere, also into nothing."""
+    packed = b"".join(
+        lzma.compress(each) + bytes(4) if suffix == ".xz" else gzip.compress(each) for each in parts
+    )
+    assert b"".join(unpack("os.raw" + suffix, _cut(packed, sizes))) == b"".join(parts)
+
+
+@given(
+    st.sampled_from([".xz", ".gz"]),
+    st.integers(0, 80),
+    st.binary(min_size=1, max_size=8),
+    st.lists(st.integers(0, 60), max_size=4),
+)
+def test_what_does_not_unpack_is_refused(suffix: str, at: int, change: bytes, sizes: list[int]) -> None:
+    """In one way; and no piece is longer than a MiB, however small what came was."""
+    packed = PACKED[suffix]
+    changed = packed[:at] + change + packed[at + len(change) :]
+    with contextlib.suppress(ImageRejected):
+        for piece in unpack("os.raw" + suffix, _cut(changed, sizes)):
+            assert 0 < len(piece) <= PIECE_BYTES

@@ -20,6 +20,7 @@ from attestation_agent.state import KnownAs
 T = TypeVar("T")
 
 POLL_SECONDS: Final = 30
+SLOWEST_POLL_SECONDS: Final = 120
 _REFUSED: Final = {
     Status.LOCKED: KioskExit.LOCKED,
     Status.REVOKED: KioskExit.REVOKED,
@@ -88,7 +89,7 @@ class Registering(Introducing):
         if self._settings.splay_seconds:
             self._edge.wait(self._edge.rhythm.uniform(0.0, self._settings.splay_seconds))
         known = self._insisting(lambda: self._enrol(presents_token=True))
-        waited, pause = 0.0, self._edge.rhythm.after_answer(POLL_SECONDS)
+        waited, pause = 0.0, self._pause(0.0)
         while self._status is Status.PENDING_APPROVAL:
             self._edge.log.info("waits.for_approval", machine_id=known.machine_id)
             if waited >= wait_seconds or self._edge.wait(pause):
@@ -98,7 +99,7 @@ class Registering(Introducing):
                 # What it says now is not signed: it decides when we prove ourselves again, and nothing else.
                 if self._asked() is not Status.PENDING_APPROVAL:
                     known = self._enrol()
-                pause = self._edge.rhythm.after_answer(POLL_SECONDS)
+                pause = self._pause(waited)
             except AttestationError as e:
                 # An approval may take hours, in which a service is restarted: who waits goes on waiting.
                 if not is_passing(e):
@@ -114,6 +115,11 @@ class Registering(Introducing):
     def let_go(self) -> None:
         """Give the TPM back."""
         self._close_tpm(announce=True)
+
+    def _pause(self, waited: float) -> float:
+        """Return when to ask again: who has waited for an hour can wait two minutes more."""
+        seconds = min(max(POLL_SECONDS, int(waited / POLL_SECONDS)), SLOWEST_POLL_SECONDS)
+        return self._edge.rhythm.after_answer(seconds)
 
     def _asked(self) -> Status:
         """Ask what became of us: an introduction costs the service a row that ends in a minute, and no audit entry."""
