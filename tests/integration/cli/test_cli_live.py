@@ -343,6 +343,17 @@ def test_every_command_works_and_every_operator_route_is_reached(
     schematic = terminal.json("image", "schematic", "--service-url", "https://attest.example")
     assert "talos.config=https://attest.example/" in schematic["schematic"]
 
+    # One that was installed offline is expected, and comes.
+    late = Rig(local, tmp_path, seed=8)
+    receipt = tmp_path / "tpm-receipt.json"
+    receipt.write_text(json.dumps({"ek_fingerprint": late.tpm.ek.public.fingerprint(), "role": "generic"}))
+    [told] = terminal.json("machine", "import", str(receipt))
+    assert (told["result"], told["status"]) == ("added", "pending_approval")
+    assert late.once() is Exit.PENDING_APPROVAL
+    assert late.machine_id == told["machine_id"]
+    terminal.ok("machine", "reject", late.machine_id, "-r", "not ours", "--yes")
+    terminal.ok("machine", "delete", late.machine_id, "--yes")
+
     # Another one takes its place.
     spare = Rig(local, tmp_path, seed=7)
     assert spare.once() is Exit.PENDING_APPROVAL

@@ -8,6 +8,7 @@ from attestation_cli.commands.machine_admission import approve, reject, replace,
 from attestation_cli.commands.machine_certificates import certificates_, request_cert
 from attestation_cli.commands.machine_delivery import offline_bundle, redeliver
 from attestation_cli.commands.machine_end import delete, lock, revoke, unlock, wipe
+from attestation_cli.commands.machine_import import import_
 from attestation_cli.commands.machine_inbox import inbox_
 from attestation_cli.commands.machine_keys import ak_activate, ak_reset, approve_hardware
 from attestation_cli.commands.machine_labels import label_
@@ -34,7 +35,7 @@ def group() -> None:
 
 for command in (
     *(list_, watch, inbox_, get, explain_, results, event_log, label_),
-    *(approve, reject, role, replace, approvals, withdraw),
+    *(import_, approve, reject, role, replace, approvals, withdraw),
     *(lock, unlock, revoke, wipe, delete),
     *(ak_activate, ak_reset, approve_hardware, redeliver, offline_bundle, certificates_, request_cert),
 ):

@@ -17,7 +17,7 @@ _CORE: Final = """
     cluster_create collateral_import collateral_refresh config_delivered configuration_activate
     configuration_import configuration_rewrap console_approved console_denied console_token
     database_accepted database_backed_up
-    database_bound delete denied directive_ack export extension_retry heartbeat_missed heartbeat_resumed
+    database_bound delete denied directive_ack export extension_retry heartbeat_missed heartbeat_resumed image import
     hsm_certificate_issued hsm_certificate_revoked hsm_certificate_void hsm_issuer_registered hsm_key_step
     hsm_quote_judged key_refused label lock node_csr_approved node_csr_denied offline_bundle pending_displaced
     pending_purged policy_assign policy_create policy_learn policy_unassign query query_delete query_save

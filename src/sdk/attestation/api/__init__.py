@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from attestation.api.policies import *  # noqa: F403 -- likewise
     from attestation.api.problem import *  # noqa: F403 -- likewise
     from attestation.api.query import *  # noqa: F403 -- likewise
+    from attestation.api.receipts import *  # noqa: F403 -- likewise
     from attestation.api.results import *  # noqa: F403 -- likewise
     from attestation.api.runs import *  # noqa: F403 -- likewise
     from attestation.api.stats import *  # noqa: F403 -- likewise
@@ -45,6 +46,7 @@ _MODULES = (
     "trust",
     "query",
     "results",
+    "receipts",
     "ca",
     "configurations",
     "enrollment",

@@ -268,6 +268,10 @@ class OperatorAPI:
     def label(self, machine_id: str, request: api.LabelsRequest) -> api.MachineDetail:
         """Write labels on a machine, or take them off; what is not named stays."""
 
+    @operation("import_receipt", "POST /machines/import", e.EKConflict)
+    def import_receipt(self, request: api.ReceiptImport) -> api.ImportedMachine:
+        """Expect the machine of a receipt; nothing but a proof admits it."""
+
     @operation("approve_machine", "POST /machines/{machine_id}/approve", *GRANT)
     def approve(self, machine_id: str, request: api.ApproveRequest) -> api.MachineDetail | api.PendingApproval:
         """Admit a pending machine, or vote for it where others must agree."""

@@ -156,6 +156,10 @@ class MachineDetail(Wire):
         description="`sev-snp`, `tdx`: it has no TPM; ek_* and ak_* are of its hardware and its subject key"
     )
     ek_template: str
+    expected: bool = Field(
+        default=False,
+        description="A receipt alone tells of it: nothing was proven, and nobody can approve it",
+    )
     ek_certificate: EKCertificateDetail | None
     assurance: Assurance
     hardware: HardwareDetail | None = Field(

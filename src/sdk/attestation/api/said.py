@@ -24,6 +24,7 @@ PATTERNS: Final[Mapping[str, str]] = {
     r"^[^\x00-\x20\x7f]([^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?$": f"{_ONE_LINE} or a space at either end",
     r"^v?1\.[0-9]{1,3}(\.[0-9]{1,3})?(-[0-9A-Za-z.-]{1,32})?$": "must be a version of Talos, like v1.13.9",
     r"^[0-9a-fA-F]{64}([0-9a-fA-F]{32})?$": "must be 64 or 96 hex digits",
+    r"^[0-9a-fA-F]{96}$": "must be 96 hex digits, a SHA-384",
     r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$": (
         "must be the whole id of a machine, in lower case; `attestation machine list -o wide` shows it"
     ),

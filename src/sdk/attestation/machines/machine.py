@@ -207,6 +207,11 @@ class Machine:
         return self.anchor.ek_source if self.anchor.ek_source in TEES else None
 
     @property
+    def expected(self) -> bool:
+        """True if a receipt alone tells of it: it has no key, and nothing of it was proven."""
+        return self.tee is None and not self.anchor.ek_public
+
+    @property
     def ephemeral(self) -> bool:
         """True if nothing that it is known by outlasts its boot."""
         return self.tee is not None and self.anchor.ek_template == EPHEMERAL

@@ -14,6 +14,7 @@ from attestation.api import (
 from attestation.errors import (
     AssuranceTooLow,
     MachineChanged,
+    TransitionForbidden,
 )
 from attestation.machines import (
     Machine,
@@ -221,6 +222,12 @@ def demand_assurance(tx: Tx, before: Machine, act: Act, settings: Settings) -> N
     role = act.changes.get("role")
     if role is None:
         return
+    if before.expected:
+        # Its fingerprint is somebody's word. Who answers for it lists the EK, and the proof is still waited for.
+        raise TransitionForbidden(
+            "a receipt alone tells of this machine: it cannot be approved before it proves its EK; "
+            "`attestation allow-list import` admits the EK in advance"
+        )
     ephemeral.demand_allowed(before, role, settings)
     level: Assurance = act.changes.get("assurance", before.assurance)
     alone = level is Assurance.EK_ALLOWLIST and _is_word_of_one(tx, before, act, role, settings)

@@ -41,6 +41,7 @@ def machine_detail(
     told |= {name: getattr(machine.anchor, name) for name in _TOLD_OF_TPM}
     told |= {
         "assurance": machine.vouched_as,
+        "expected": machine.expected,
         "hardware": _hardware(machine, approved),
         "ek_certificate": EKCertificateDetail(
             subject=certificate.subject,

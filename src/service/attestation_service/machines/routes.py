@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attestation.api.operations import OperatorAPI
-from attestation_service.machines import handlers, reading
+from attestation_service.machines import handlers, importing, reading
 from attestation_service.routing.openapi import operator_router, route
 
 router = operator_router("operator: machines")
@@ -11,6 +11,7 @@ router = operator_router("operator: machines")
 route(router, OperatorAPI.machines, "read", reading.list_machines, reach="cluster")
 route(router, OperatorAPI.machine, "read", reading.get_machine, reach="cluster")
 route(router, OperatorAPI.machine_keys, "read", reading.get_keys, reach="cluster")
+route(router, OperatorAPI.import_receipt, "act", importing.import_receipt)
 route(router, OperatorAPI.approve, "act", handlers.approve, reach="cluster")
 route(router, OperatorAPI.reject, "act", handlers.reject, reach="cluster")
 route(router, OperatorAPI.lock, "act", handlers.lock, reach="cluster")

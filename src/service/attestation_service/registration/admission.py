@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 
 from attestation.audit import AuditEvent
@@ -152,10 +152,12 @@ def create(
     at: datetime,
     *,
     seen: SeenHardware | None = None,
+    expected: Machine | None = None,
 ) -> Machine:
     """Return a new machine, written down: admitted, or waiting for operators.
 
-    *seen* is the hardware of one without a TPM. Who is on the allow-list is there with this chip.
+    *seen* is the hardware of one without a TPM. Who is on the allow-list is there with this chip. *expected* is its row
+    where a receipt told of it: it is judged as if nobody had, and takes that row's place.
     """
     # Asked again: what was trusted at the introduction may be distrusted since.
     validation = endorsed_by(tx, introduction, res, at)
@@ -213,7 +215,10 @@ def create(
         kept_bytes=introduction.kept_bytes,
         hardware=seen,
     )
-    tx.machines.add(machine)
+    if expected is None:
+        tx.machines.add(machine)
+    else:
+        machine = _arrived(tx, expected, machine, introduction, at)
     if seen is not None:
         value = bytes.fromhex(introduction.ek_fingerprint)
         machine = tx.identities.add(machine, seen.kind, value, guest=seen.guest)
@@ -234,10 +239,27 @@ def create(
         introduction,
         at,
         iso_url=res.settings.iso_url,
-        prev_state=None,
+        prev_state=None if expected is None else expected.status,
         detail=f"assurance {machine.assurance}: {trust.reason}{vouching.told}",
     )
     return machine
+
+
+def _arrived(
+    tx: Tx, expected: Machine, machine: Machine, introduction: Introduction, at: datetime
+) -> Machine:
+    """Return *machine* in the row of a receipt; operators hear of it where the receipt was of another board."""
+    others = elsewhere.others_shown(expected, introduction)
+    words = f"{elsewhere.told(others)}, as its receipt says" if others else None
+    changes = {
+        each.name: getattr(machine, each.name)
+        for each in fields(Machine)
+        if each.name not in ("machine_id", "version")
+    }
+    arrived = tx.machines.update(expected, **{**changes, "alarm": machine.alarm or words})
+    if words is not None:
+        alarms.sound(tx, words, at, subject=arrived.fingerprint, machine=arrived, source=introduction.source)
+    return arrived
 
 
 def _sound_kinship(tx: Tx, machine: Machine, kinship: Kinship, source: str, at: datetime) -> None:
@@ -277,6 +299,8 @@ def confirm(
     if replaced:
         identity = replace(
             machine.anchor,
+            # A receipt that an operator rejected had none.
+            ek_public=machine.anchor.ek_public or introduction.ek_public,
             ak_public=introduction.ak_public,
             ak_name=introduction.ak_name,
             ak_activated_at=at,

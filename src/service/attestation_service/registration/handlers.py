@@ -147,7 +147,7 @@ async def introduce(
         machine = tx.machines.by_ek(introduction.ek_fingerprint)
         if machine is not None and elsewhere.others_shown(machine, introduction):
             doubled[:] = [(introduction, machine)]
-        if machine is None:
+        if machine is None or machine.expected:
             waits = kinship_shown(tx, "", introduction, ()).waits
             admit(tx, introduction, validation, res, at, waits=waits)
         elif machine.key_name not in (None, introduction.ak_name):
@@ -378,8 +378,8 @@ def _admitted(
         return conflict
     displaced = displace(tx, stolen, introduction, at) if stolen is not None else None
     vouched = vouch()
-    if machine is None:
-        machine = create(tx, machine_id, introduction, proven, vouched, res, at, seen=seen)
+    if machine is None or (machine.expected and machine.status is Status.PENDING_APPROVAL):
+        machine = create(tx, machine_id, introduction, proven, vouched, res, at, seen=seen, expected=machine)
     else:
         machine = confirm(tx, machine, introduction, proven, vouched, res, at, seen=seen)
     if displaced is not None:
