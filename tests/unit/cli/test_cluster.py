@@ -35,6 +35,10 @@ def a_cluster(**changes: Any) -> dict[str, Any]:
         "by_role": {each.value: 1 if each is Role.LINUX else 0 for each in Role},
         "without_role": 1,
         "policies": [{"scope": "cluster", "subject": "prod", "policy": "workers@1"}],
+        "configurations": [
+            {"role": "linux", "source": "none", "version": None},
+            {"role": "worker-app", "source": "version", "version": 3},
+        ],
         "changed_at": NOW,
         "changed_by": "anna",
     } | changes
@@ -72,9 +76,9 @@ def test_what_is_said_is_sent_and_nothing_else() -> None:
 def test_a_cluster_is_shown_in_words() -> None:
     """Who is in it, what they meet; a version that nobody declared stands in brackets."""
     shown = run(a_cluster(), "cluster", "show", "prod")[0].stdout
-    for words in ("2 attested", "1 linux, 1 without one", "workers@1 (cluster prod)", "v1.13.9"):
+    for words in ("2 attested", "1 linux, 1 without one", "workers@1 (cluster prod)", "worker-app version 3"):
         assert words in shown
-    only = ("by_status", "by_role", "without_role", "policies", "changed_at", "changed_by")
+    only = ("by_status", "by_role", "without_role", "policies", "configurations", "changed_at", "changed_by")
     summary = a_cluster(talos_version_declared=False, declared=False)
     listed = {"items": [{name: summary[name] for name in summary if name not in only}], "next_cursor": None}
     assert "prod     no        (v1.13.9)" in run(listed, "cluster", "list")[0].stdout

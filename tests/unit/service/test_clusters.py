@@ -11,6 +11,7 @@ from tests.contract.store_samples import a_machine
 from tests.fixtures.vendor import vouched
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode
+from tests.unit.service.test_configurations import activated, imported, kek_file
 from tests.unit.service.test_dual_control import Committee
 from tests.unit.service.test_policies import a_policy
 from tests.unit.service.test_registration import code
@@ -68,6 +69,38 @@ async def test_what_is_declared_of_a_cluster_is_shown_beside_what_is_in_it(servi
     assert (edge["talos_version"], edge["talos_version_declared"]) == (service_version, False)
     unknown = await service.operator("GET", "/clusters/prdo")
     assert (unknown.status_code, code(unknown)) == (404, "cluster-unknown")
+
+
+async def test_where_its_configurations_come_from_is_shown(start: Starter) -> None:
+    """Of each role that its machines have: a file where there is one, and that there is none."""
+    service = await start()
+    for number, role in enumerate((Role.LINUX, Role.WORKER_APP)):
+        machine = a_machine(number + 1, cluster_id="prod", status=Status.ATTESTED, role=role)
+        await service.store.write(lambda tx, one=machine: tx.machines.add(one))  # type: ignore[misc]
+    folder = service.resources.settings.config_cache_dir / "prod"
+    folder.mkdir(parents=True)
+    (folder / "worker-app-final.yaml").write_text("machine: {}\n")
+    shown = (await ok(service, "GET", "/clusters/prod"))["configurations"]
+    assert shown == [
+        {"role": "linux", "source": "none", "version": None},
+        {"role": "worker-app", "source": "file", "version": None},
+    ]
+
+
+async def test_an_active_version_is_shown_and_a_file_is_not(start: Starter) -> None:
+    """Where the database keeps them; also of a role that no machine has."""
+    service = await start(config_kek=(kek_file(start.directory),))
+    machine = a_machine(1, cluster_id="prod", status=Status.ATTESTED, role=Role.WORKER_INFRA)
+    await service.store.write(lambda tx: tx.machines.add(machine))
+    folder = service.resources.settings.config_cache_dir / "prod"
+    folder.mkdir(parents=True)
+    (folder / "worker-infra-final.yaml").write_text("machine: {}\n")
+    path = "/configurations/prod/worker-app"
+    await activated(service, await imported(service, path=f"{path}/versions"), f"{path}/active")
+    assert (await ok(service, "GET", "/clusters/prod"))["configurations"] == [
+        {"role": "worker-app", "source": "version", "version": 1},
+        {"role": "worker-infra", "source": "none", "version": None},
+    ]
 
 
 async def test_what_is_said_of_a_cluster_changes(service: Service) -> None:

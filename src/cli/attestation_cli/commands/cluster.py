@@ -159,6 +159,10 @@ def _emit(session: Session, found: ClusterDetail | PendingApproval, cluster_id: 
     roles = [f"{count} {word}" for word, count in found.by_role.items() if count]
     roles += [f"{found.without_role} without one"] if found.without_role else []
     policies = [f"{each.policy} ({place_words(each.scope, each.subject)})" for each in found.policies]
+    words = {"file": "file", "none": "none, so it gets nothing"}
+    bases = [
+        f"{each.role} {words.get(each.source, f'version {each.version}')}" for each in found.configurations
+    ]
     fields: list[tuple[str, Cell]] = [
         ("cluster", cell(found.cluster_id)),
         ("declared", cell("yes" if found.declared else "no: it is listed because machines are in it")),
@@ -170,6 +174,7 @@ def _emit(session: Session, found: ClusterDetail | PendingApproval, cluster_id: 
             "policies",
             cell(", ".join(policies) or "none"),
         ),
+        ("configurations", cell(", ".join(bases) or "none")),
         ("created", moment_cell(found.created_at, now)),
         ("created by", cell(found.created_by)),
         ("changed", moment_cell(found.changed_at, now)),

@@ -15,6 +15,7 @@ from attestation.talos.versions import generation_of
 
 __all__ = [
     "ClusterChange",
+    "ClusterConfiguration",
     "ClusterCreate",
     "ClusterDetail",
     "ClusterPage",
@@ -82,6 +83,16 @@ class ClusterPage(Wire):
     next_cursor: Cursor
 
 
+class ClusterConfiguration(Wire):
+    """What the machines of a role are given in a cluster."""
+
+    role: Role
+    source: Literal["version", "file", "none"] = Field(
+        description="A version in the database, a file of the service, or nothing: then they get no configuration"
+    )
+    version: int | None = Field(description="Which version; null of a file")
+
+
 class ClusterDetail(ClusterSummary):
     """One cluster; every machine of it is counted once in each of the two tables."""
 
@@ -90,6 +101,10 @@ class ClusterDetail(ClusterSummary):
     without_role: Count
     policies: list[EffectivePart] = Field(
         description="What is assigned to the fleet, to it, and to the roles of its machines; the widest first"
+    )
+    configurations: list[ClusterConfiguration] = Field(
+        default=[],
+        description="Base configurations, of the roles that its machines have or that have a version",
     )
     changed_at: datetime | None
     changed_by: str | None

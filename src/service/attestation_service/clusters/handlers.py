@@ -6,6 +6,8 @@ another that is not (`attestation.store.clusters`).
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
@@ -14,6 +16,7 @@ from fastapi import Path
 
 from attestation.api import (
     ClusterChange,
+    ClusterConfiguration,
     ClusterCreate,
     ClusterDetail,
     ClusterPage,
@@ -23,11 +26,12 @@ from attestation.api import (
 )
 from attestation.api.base import CLUSTER_ID_PATTERN
 from attestation.api.clusters import SERVICE_VERSION
-from attestation.errors import AlreadyExists, ClusterUnknown
+from attestation.errors import AlreadyExists, BaseConfigInvalid, BaseConfigMissing, ClusterUnknown
 from attestation.machines import Role, Status
 from attestation.machines.dual_control import of_cluster_version
 from attestation.store import FLEET, Cluster, Scope, Tx
 from attestation_service.auth import Operator, OperatorDep, VoterDep
+from attestation_service.configs.files import load_base
 from attestation_service.context.reach import demand_cluster, holds
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
@@ -68,7 +72,7 @@ async def get(cluster_id: ClusterPath, *, res: Res, operator: OperatorDep) -> Cl
             raise ClusterUnknown(f"no operator declared a cluster {cluster_id}, and no machine is in it")
         return _detail(tx, cluster_id, res.settings)
 
-    return await res.store.scan(work)
+    return await _with_files(await res.store.scan(work), res.settings)
 
 
 async def create(request: ClusterCreate, *, res: Res, operator: VoterDep) -> ClusterDetail | PendingApproval:
@@ -99,7 +103,8 @@ async def create(request: ClusterCreate, *, res: Res, operator: VoterDep) -> Clu
         tx.audit.append(operator.event("cluster_create", detail=agreed.told(_told(cluster))), at)
         return _detail(tx, cluster.cluster_id, res.settings)
 
-    return await dual_control.write(work, res=res, operator=operator, at=at)
+    done = await dual_control.write(work, res=res, operator=operator, at=at)
+    return await _with_files(done, res.settings) if isinstance(done, ClusterDetail) else done
 
 
 async def change(
@@ -133,7 +138,8 @@ async def change(
             tx.audit.append(operator.event("cluster_change", detail=agreed.told(told)), at)
         return _detail(tx, cluster_id, res.settings)
 
-    return await dual_control.write(work, res=res, operator=operator, at=at)
+    done = await dual_control.write(work, res=res, operator=operator, at=at)
+    return await _with_files(done, res.settings) if isinstance(done, ClusterDetail) else done
 
 
 def _agreed(
@@ -195,6 +201,40 @@ def _detail(tx: Tx, cluster_id: str, settings: Settings) -> ClusterDetail:
             for each in assigned
             if each is not None
         ],
+        configurations=_configurations(tx, cluster_id, roles),
         changed_at=None if declared is None else declared.changed_at,
         changed_by=None if declared is None else declared.changed_by,
     )
+
+
+def _configurations(tx: Tx, cluster_id: str, roles: Iterable[Role]) -> list[ClusterConfiguration]:
+    """Return which version is active for each of *roles*, and for others of the cluster; files are looked for later."""
+    active = {
+        Role(each.place.role): each.version
+        for each in tx.configurations.active_bases()
+        if each.place.cluster_id == cluster_id
+    }
+    return [
+        ClusterConfiguration(
+            role=role, source="none" if role not in active else "version", version=active.get(role)
+        )
+        for role in sorted({*roles, *active})
+    ]
+
+
+async def _with_files(found: ClusterDetail, settings: Settings) -> ClusterDetail:
+    """Return *found* with the files that stand in where no version is active; they are read on a thread."""
+    if settings.keeps_configurations and not settings.config_file_fallback:
+        return found
+
+    def look(each: ClusterConfiguration) -> ClusterConfiguration:
+        if each.source != "none":
+            return each
+        try:
+            load_base(settings.config_cache_dir, each.role, found.cluster_id)
+        except (BaseConfigMissing, BaseConfigInvalid):
+            return each
+        return each.model_copy(update={"source": "file"})
+
+    looked = await asyncio.to_thread(lambda: list(map(look, found.configurations)))
+    return found.model_copy(update={"configurations": looked})
