@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hpack import Encoder
 
 from attestation_agent.exits import ApplyFailed, WipeFailed
 from attestation_agent.talos import calls, machined
@@ -257,6 +258,38 @@ def test_an_answer_that_is_none_is_no_success(talos: FakeMachined, ours: Machine
         assert CANARY not in str(caught.value)
         with pytest.raises(MachinedAnswerRefused, match="names no version"):
             ours.version()
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def _answers(*, last_stream: int) -> bytes:
+    """Return a version of a server that says first that it stops, after *last_stream*."""
+    encoder = Encoder()
+    message = MESSAGES["VersionResponse"]()
+    message.messages.add().version.tag = "v1.13.9"
+    data = message.SerializeToString()
+    return b"".join(
+        (
+            _frame(4, 0, 0),
+            _frame(7, 0, 0, last_stream.to_bytes(4, "big") + bytes(4)),
+            _frame(1, 4, 1, encoder.encode([(":status", "200"), ("content-type", "application/grpc")])),
+            _frame(0, 0, 1, b"\0" + len(data).to_bytes(4, "big") + data),
+            _frame(1, 5, 1, encoder.encode([("grpc-status", "0")])),
+        )
+    )
+
+
+def test_what_is_answered_while_it_stops_is_heard(path: Path, ours: Machined) -> None:
+    """A machine that is to boot anew says so, and answers what it has begun; what it has not begun it says too."""
+    with raw_socket(path, _says(_answers(last_stream=2**31 - 1))):
+        assert ours.version() == "v1.13.9"
+    with (
+        raw_socket(path, _says(_answers(last_stream=0))),
+        pytest.raises(MachinedUnavailable, match="ended the call"),
+    ):
+        ours.version()
 
 
 def _says(data: bytes) -> Any:

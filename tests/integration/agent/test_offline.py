@@ -26,6 +26,8 @@ from attestation_agent.exits import (
 )
 from attestation_agent.main import main
 from attestation_agent.offline import Place, read, take
+from attestation_agent.talos.machined import Machined
+from attestation_testing.talos.machined import FakeMachined
 from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.integration.agent.rig import Rig
 from tests.unit.service.test_dual_control import Everybody
@@ -275,6 +277,25 @@ def test_key_and_certificate_are_not_dropped_unasked(
         main(["offline", "--state-dir", str(tmp_path / "state"), "--no-certificate", "absent"]) == Exit.USAGE
     )
     assert "absent: No such file" in capsys.readouterr().err
+
+
+def test_on_talos_a_file_goes_to_machined(rig: Rig, tmp_path: Path) -> None:
+    """The configuration in it is opened, and lies nowhere."""
+    file = tmp_path / "bundle.json"
+    file.write_text(json.dumps(made(rig)))
+    rig.config_path.unlink()
+    with FakeMachined(tmp_path / "machine.sock") as talos:
+        place = Place(
+            state=rig.state,
+            tpm=rig.open_tpm(),
+            acts=Machined(talos.path, timeout_seconds=60.0),
+            certificate_to=None,
+        )
+        take(read(file), place, at=rig.service.clock.now())
+        assert rig.service.canary.encode() in (talos.config or b"")
+    assert not rig.config_path.exists()
+    kept = [p.read_bytes() for p in rig.state.directory.rglob("*") if p.is_file()]
+    assert not any(rig.service.canary.encode() in each for each in kept)
 
 
 @pytest.mark.threat("T160")
