@@ -117,6 +117,7 @@ from attestation.evidence.nvidia_gpu import parse_measurements
 from attestation.keys import Binding, JWSRejected, KeySigner, statements
 from attestation.keys.provisioning import read_bundle, sign_bundle
 from attestation.keys.uri import parse_key_uri
+from attestation.machines import Role
 from attestation.machines.labels import parse_selector, told
 from attestation.machines.names import canonical_address, canonical_hostname, canonical_interface, names_of
 from attestation.node_csr import verify_csr
@@ -143,6 +144,7 @@ from attestation.results.tpm_checks import PCR, QUOTE
 from attestation.talos.completion import Own, complete
 from attestation.talos.lint import lint as lint_config
 from attestation.talos.redaction import preview
+from attestation.talos.rendering import render
 from attestation.talos.versions import Generation
 from attestation.tpm import (
     TPM_GENERATED,
@@ -1153,8 +1155,14 @@ _OWN = Own(
 )
 
 
+_PATCHED = (
+    b"machine: {type: worker, env: &a {x: 1}, files: &b [1], x: *a, y: *b}\n"
+    b"---\nkind: LinkConfig\napiVersion: v1alpha1\nname: e\n"
+)
+
+
 def machine_config(data: bytes) -> None:
-    """`complete`, `lint`, `preview`: an operator's YAML, with a machine's values written into it, judged and shown."""
+    """`complete`, `lint`, `preview`, `render`: an operator's YAML as a base and as a patch, judged and shown."""
     for generation in Generation:
         with contextlib.suppress(BaseConfigInvalid):
             complete(data, _OWN, generation)
@@ -1162,6 +1170,8 @@ def machine_config(data: bytes) -> None:
             lint_config(data, generation)
         with contextlib.suppress(BaseConfigInvalid):
             preview(data, generation)
+        with contextlib.suppress(BaseConfigInvalid):
+            render(_PATCHED, data, _OWN, Role.WORKER_APP, generation)
 
 
 _MEMORY = memory.Memory(

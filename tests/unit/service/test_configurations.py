@@ -308,6 +308,8 @@ async def test_a_patch_is_merged_into_what_one_machine_gets(keeping: Service, no
     assert code(bad) == "configuration-invalid"
     await activated(keeping, await imported(keeping, "{}\n", patches), f"{patches}/active")
     assert "a.b" not in await delivered(keeping, node)
+    [entry, *_] = await keeping.audit(action="config_delivered")
+    assert entry["detail"].endswith(f", base default/worker-app@1, patch machine {node.machine_id}@2")
     assert (await keeping.operator("POST", f"{patches}/rollback", {})).json()["version"] == 1
     assert "a.b" in await delivered(keeping, node)
     diff = (await keeping.operator("GET", f"{patches}/diff?before=1&after=2")).json()

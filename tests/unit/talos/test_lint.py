@@ -113,6 +113,15 @@ def test_what_is_deprecated_is_judged_as_it_was() -> None:
     }
 
 
+@pytest.mark.parametrize("generation", Generation)
+def test_what_talosctl_writes_and_no_schema_knows_is_no_error(generation: Generation) -> None:
+    """`persist` stands in every configuration that `talosctl gen config` made; elsewhere it is an unknown key."""
+    assert findings(b"version: v1alpha1\npersist: true\nmachine: {}\n", generation) == {
+        "persist": "deprecated"
+    }
+    assert findings(b"machine: {persist: true}\n", generation) == {"machine.persist": "error"}
+
+
 def test_every_key_that_no_version_knows_is_named() -> None:
     """Each of them, with the document it stands in."""
     base = SEED_STYLE + f"bogus: {CANARY}\nother: {{x: {CANARY}}}\n".encode()

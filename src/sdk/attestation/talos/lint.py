@@ -121,6 +121,9 @@ def _by_schema(number: int, kind: str, value: Any, generation: Generation) -> It
         return
     before: list[dict[str, str]] | None = None
     for path, words in _faults(generation, kind, value):
+        if words == UNKNOWN and (kind, path) in IN_NO_SCHEMA:
+            yield finding(path, Level.DEPRECATED, "in no schema, and taken all the same")
+            continue
         if words == UNKNOWN and before is None:
             older = [each for each in reversed(Generation) if not each.since(generation)]
             before = [dict(_faults(each, kind, value)) for each in older if kind in kinds(each)]
@@ -135,6 +138,8 @@ def _by_schema(number: int, kind: str, value: Any, generation: Generation) -> It
 
 
 UNKNOWN: Final = "unknown key"
+IN_NO_SCHEMA: Final = frozenset({("", "persist")})
+"""Members that Talos' loader takes, `talosctl gen config` writes, and its schemas leave out: kind and path."""
 
 
 def _faults(generation: Generation, kind: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,15 @@ class Sources:
     base: Delivered | None = None
     patch: Delivered | None = None
 
+    @property
+    def told(self) -> str:
+        """Which versions it is made of, for the audit; nothing where they are files."""
+        return "".join(
+            f", {what} {found[0].about.ref}"
+            for what, found in (("base", self.base), ("patch", self.patch))
+            if found is not None
+        )
+
     @classmethod
     def of(cls, tx: Tx, role: Role, cluster_id: str, machine_id: str | None, settings: Settings) -> Self:
         """Read them, as they are now."""

@@ -337,7 +337,7 @@ def _record(tx: Tx, due: _Due, wanted: Wanted, config_sha256: str, origin: Origi
             machine_id=machine.machine_id,
             prev_state=machine.status,
             new_state=machine.status,
-            detail=f"{wanted}, token {token.token_id}, config sha256 {config_sha256}",
+            detail=f"{wanted}, token {token.token_id}, config sha256 {config_sha256}{due.sources.told}",
             source_ip=origin.address,
         ),
         at,

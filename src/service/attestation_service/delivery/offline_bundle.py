@@ -132,7 +132,9 @@ async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundl
         config_tokens.store(tx, token, at)
         events.image_given(tx, machine, res.settings.iso_url, at)
         given = certificates.told(issued, plan)
-        told = f"token {token.stored.token_id}, config sha256 {sealed.config_sha256}; {given}"
+        told = (
+            f"token {token.stored.token_id}, config sha256 {sealed.config_sha256}{due.sources.told}; {given}"
+        )
         about = {"machine_id": machine_id, "prev_state": machine.status, "new_state": machine.status}
         tx.audit.append(operator.event("offline_bundle", detail=agreed.told(told), **about), at)
         tx.audit.append(operator.event("cert_issued", detail=f"{given}; compat: offline bundle", **about), at)
