@@ -6,16 +6,18 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 import pytest
 
+from attestation.store import Tx
 from attestation.wire import pem
 from attestation_service.auth import Duty
 from attestation_web.border.forms import FIELD, signature
 from attestation_web.page.acting import TYPED_FIELD
+from tests.contract.test_store_console_codes import a_code
 from tests.fixtures.estate import Estate, estate
 from tests.fixtures.reading import Reader, crawl, shape_of
 from tests.fixtures.vendor import ROOT
@@ -52,6 +54,8 @@ ACTS: Final[Mapping[str, Demand]] = {
         path="/certificates/people/{serial}/revoke", fresh=True, typed="{subject}"
     ),
     "certificates.rotate": Demand(path="/certificates/ca/machine/retire", fresh=True, typed="machine"),
+    "consoles.approve": Demand(path="/consoles/{console}/approve", fresh=True, typed="{console}"),
+    "consoles.deny": Demand(path="/consoles/{console}/deny"),
     "extensions.retry": Demand(path="/extensions/webhooks/retry"),
     "extensions.retry_one": Demand(path="/extensions/webhooks/dead-letters/x/retry"),
     "inbox.approve": Demand(path="/inbox/{waits}/approve", fresh=True),
@@ -127,6 +131,12 @@ def _place(address: str) -> str:
     return address.partition("dash.example")[2] or address
 
 
+def _ask(tx: Tx) -> None:
+    """Let a machine show a code on its console, for years."""
+    ends = datetime.now(UTC) + timedelta(days=10_000)
+    tx.console_codes.add(a_code(user_code="BBBB-CCCC", expires_at=ends, kept_until=ends))
+
+
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """One of everything that an act is about."""
@@ -137,6 +147,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         waits = there.introduced(2)
         asked = {"role": "controlplane", "cluster_id": "default", "hostname": "cp-1", "accept_ek": "yes"}
         assert alice.act(f"/inbox/{waits.machine_id}/approve", **asked).status_code == 303
+        there.service.run(there.service.app.state.resources.store.write(_ask))
         proposal = re.search(r"/approvals/([0-9a-f]{64})", alice.page("/inbox"))
         serial = re.search(r'href="/certificates/([0-9a-f]{40})"', alice.page("/certificates"))
         added = alice.act("/webhooks/add", url="https://hooks.example/in", **{"event:*": "yes"})
@@ -164,6 +175,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             alice=alice,
             names={
                 "machine": made.machine_id,
+                "console": "BBBB-CCCC",
                 "waits": waits.machine_id,
                 "proposal": proposal[1],
                 "serial": serial[1],
