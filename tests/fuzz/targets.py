@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -167,6 +168,10 @@ from attestation.tpm.hashes import bank_name
 from attestation.tpm.key_file import TPMKey, encode_key, encode_key_file, parse_key_file
 from attestation.tpm_bundle.pem import certificates as pem_certificates
 from attestation.wire import Reader, b64decode, b64encode, hexdecode, sized
+from attestation_agent.exits import UsageError
+from attestation_agent.kiosk import gpt, listing
+from attestation_agent.kiosk.exits import ImageRejected
+from attestation_agent.kiosk.sources import KERNEL_ARGUMENTS, parse_cmdline, parse_conf
 from attestation_agent.kubelet.exec_credential import ExecInfoRejected
 from attestation_agent.kubelet.exec_credential import parse as parse_exec_info
 from attestation_agent.kubelet.kubeconfig import KubeconfigRejected, written
@@ -223,6 +228,7 @@ from tests.fixtures.operator_pki import OperatorCA
 from tests.fixtures.queries import AT as QUERIED_AT
 from tests.fixtures.queries import CATALOG
 from tests.fixtures.query_corpus import INVALID, VALID
+from tests.unit.agent.kiosk.bench import signed, table, vkey
 from tests.unit.appraisal.node_csr_kit import AT as REQUESTED_AT
 from tests.unit.audit import log_kit
 from tests.unit.evidence.test_hsm_key import GOOD as HSM_KEY
@@ -438,6 +444,41 @@ def kms_request(data: bytes) -> None:
         assert len(data) >= sum(len(each) for _, each in fields)
         written = b"".join(tag + encode_response(each)[1:] for tag, each in fields if each)
         assert parse_kms_request(written) == found
+
+
+_IMAGE_LIST: Final = signed({"os.raw": bytes(32)})
+_IMAGE_KEYS: Final = listing.parse_keys(vkey())
+
+
+def kiosk_settings(data: bytes) -> None:
+    """`kiosk.sources`: kernel arguments and files of settings mean variables, printable ones, or one error."""
+    for read in (parse_cmdline, lambda text: parse_conf(text, "conf")):
+        with contextlib.suppress(UsageError):
+            for name, value in read(data).items():
+                assert name.startswith("ITL_")
+                assert value.isprintable()
+
+
+def image_list(data: bytes) -> None:
+    """`kiosk.listing.verify`: what is not the signed text word for word names no image."""
+    with contextlib.suppress(ImageRejected):
+        found = listing.verify(data, keys=_IMAGE_KEYS, at=AT)
+        assert data.startswith(_IMAGE_LIST.partition(b"\n\n")[0])
+        assert found.sha256 == {"os.raw": bytes(32)}
+
+
+def partition_table(data: bytes) -> None:
+    """`kiosk.gpt.parse`: with its checksums made right, a table of partitions that have a length, or one error."""
+    head = bytearray(data.ljust(1024 + 128 * 128, b"\0"))
+    entries = zlib.crc32(head[1024 : 1024 + 128 * 128]).to_bytes(4, "little")
+    head[512 + 88 : 512 + 92] = entries
+    head[512 + 16 : 512 + 20] = bytes(4)
+    head[512 + 16 : 512 + 20] = zlib.crc32(head[512 : 512 + 92]).to_bytes(4, "little")
+    with contextlib.suppress(MalformedEvidence):
+        for each in gpt.parse(bytes(head)).entries:
+            assert each.start_bytes > 0
+            assert each.size_bytes > 0
+            assert len(each.name) <= 36
 
 
 def machined_answer(data: bytes) -> None:
@@ -2032,6 +2073,15 @@ TARGETS: Final[dict[str, Target]] = {
         kms_request,
         lambda: [b"\x0a\x24" + b"4c4c4544-0042-3510-8052-b4c04f4d3132" + b"\x12\x45" + bytes(69)],
         1100,
+    ),
+    "kiosk_settings": Target(
+        kiosk_settings,
+        lambda: [*(f'{name}="a b" x'.encode() for name in KERNEL_ARGUMENTS), b"# x\nITL_ROLE='a'\n"],
+        512,
+    ),
+    "image_list": Target(image_list, lambda: [_IMAGE_LIST], 1024),
+    "partition_table": Target(
+        partition_table, lambda: [table((gpt.ESP, gpt.ESP, 1 << 20, 1 << 20))[: 1024 + 256]], 2048
     ),
     "machined_answer": Target(machined_answer, _machined_answers, 2048),
     "token_text": Target(token_text, _tokens, 17_000),

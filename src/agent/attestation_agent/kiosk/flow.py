@@ -119,6 +119,8 @@ class Kiosk:
             return self._run()
 
     def _run(self) -> KioskExit:
+        if self._machine.booted is None and self._chosen.kiosk.medium_dir is None:
+            self._world.screen.warning("medium.unknown", settings="of /etc and the kernel's arguments alone")
         who = self._identify()
         disk = self._target()
         if self._is_done(disk, who):
