@@ -228,7 +228,8 @@ from tests.fixtures.operator_pki import OperatorCA
 from tests.fixtures.queries import AT as QUERIED_AT
 from tests.fixtures.queries import CATALOG
 from tests.fixtures.query_corpus import INVALID, VALID
-from tests.unit.agent.kiosk.bench import signed, table, vkey
+from tests.unit.agent.kiosk.bench import signed, table
+from tests.unit.agent.kiosk.bench import vkey as image_vkey
 from tests.unit.appraisal.node_csr_kit import AT as REQUESTED_AT
 from tests.unit.audit import log_kit
 from tests.unit.evidence.test_hsm_key import GOOD as HSM_KEY
@@ -447,7 +448,7 @@ def kms_request(data: bytes) -> None:
 
 
 _IMAGE_LIST: Final = signed({"os.raw": bytes(32)})
-_IMAGE_KEYS: Final = listing.parse_keys(vkey())
+_IMAGE_KEYS: Final = listing.parse_keys(image_vkey())
 
 
 def kiosk_settings(data: bytes) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from attestation.api import OfflineBundle
+from attestation.api import OfflineBundle, ReceiptImport
 from attestation.client import ServiceUnreachable
 from attestation.clock import rfc3339
 from attestation.errors import AttestationError
@@ -142,6 +142,7 @@ def test_a_machine_is_installed_from_a_bundle(rig: Rig) -> None:
         "ek_source": rig.tpm.identify().ek_source,
         "installed_at": rfc3339(rig.clock.at),
     }
+    ReceiptImport.model_validate_json(receipt)
     assert rig.fat.read(f"itl/receipts/{fingerprint[:16]}.json", max_bytes=9999) == receipt
     registration = json.loads(esp.read("EFI/itl/registration.json", max_bytes=9999) or b"")
     assert registration["image"] == "os.raw"
