@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 def status_cell(machine: Record) -> Cell:
-    """Return the status of *machine*, marked where its configuration did not arrive, and where it has an alarm."""
+    """Return the status of *machine*, marked where it has no configuration, never came, or has an alarm."""
     status = machine.text("status")
     marks = [
         *(["no config"] if _owed(machine) is not None else []),
+        *(["expected"] if machine.get("expected") else []),
         *(["alarm"] if machine.get("alarm") is not None else []),
     ]
     return Cell(", ".join([clean(status), *marks]), "red", clean(status)) if marks else cell(status)

@@ -164,3 +164,14 @@ def test_what_is_no_choice_chooses_nobody(answer: str) -> None:
     """Nothing is guessed."""
     with pytest.raises(RequestInvalid):
         inbox.chosen(answer, 5)
+
+
+def test_a_list_marks_what_somebody_should_look_at() -> None:
+    """An alarm, and a machine that only a receipt tells of: where machines are listed, not only where one is shown."""
+    service = waiting()
+    service.machines[0]["expected"] = True
+    table = run(service, "machine", "list").stdout
+    assert "pending_approval, expected" in table
+    assert "pending_approval, alarm" in table
+    # What is for programs is the word alone.
+    assert "pending_approval, " not in run(service, "machine", "list", "-o", "csv").stdout

@@ -30,6 +30,7 @@ async def detail(service: Service, node: SoftwareNode) -> dict[str, object]:
     return found
 
 
+@pytest.mark.threat("T343")
 async def test_an_ek_that_comes_from_another_board_is_an_alarm(service: Service) -> None:
     """Audit, event, the machine itself; what it said first stays, and it is admitted as before."""
     node = await known(service)
@@ -46,6 +47,7 @@ async def test_an_ek_that_comes_from_another_board_is_an_alarm(service: Service)
     assert (found["status"], found["alarm"]) == ("registered", entry["detail"])
 
 
+@pytest.mark.threat("T343")
 async def test_each_other_board_is_told_of_once(service: Service) -> None:
     """Agents start often; and after an operator has looked, a third board is another alarm."""
     node = await known(service)
@@ -76,6 +78,7 @@ async def test_an_operator_who_looked_ends_it(service: Service) -> None:
     assert (await detail(service, node))["alarm"] is None
 
 
+@pytest.mark.threat("T343")
 async def test_another_key_of_the_same_ek_on_another_board_is_told_of(service: Service) -> None:
     """It is refused, and proves nothing: so no machine is marked, and from the same board it is no alarm."""
     node, twin = await known(service), SoftwareNode()

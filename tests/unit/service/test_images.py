@@ -97,6 +97,7 @@ OTHER = json.dumps({"id": "0" * 64}).encode()
 JSON = "application/json"
 
 
+@pytest.mark.threat("T341")
 @pytest.mark.parametrize(
     ("answer", "status", "word"),
     [

@@ -55,6 +55,7 @@ async def test_a_receipt_is_the_word_of_who_brought_it(service: Service) -> None
     assert node.ek_fingerprint in entry["detail"]
 
 
+@pytest.mark.threat("T342")
 async def test_it_is_expected_once(service: Service) -> None:
     """Whoever brings it again, and whatever id it names; of a known machine nothing is overwritten."""
     node = SoftwareNode()
@@ -82,6 +83,7 @@ async def test_a_dry_run_expects_nobody(service: Service) -> None:
     assert (await imported(service, node, dry_run=True))["admitted_in_advance"] is True
 
 
+@pytest.mark.threat("T342")
 @pytest.mark.parametrize("act", ["approve", "approve-ek", "replace"])
 async def test_nobody_approves_what_proved_nothing(service: Service, act: str) -> None:
     """Not even by name: who answers for a fingerprint lists it, and the proof is waited for."""
@@ -149,6 +151,7 @@ async def test_a_receipt_of_a_rejected_tpm_is_an_alarm_and_admits_it_not(service
     assert (await service.introduce(node))["status"] == "pending_approval"
 
 
+@pytest.mark.threat("T342")
 async def test_what_was_rejected_stays_so(service: Service) -> None:
     """An operator who rejects a receipt rejects the machine that proves its EK later."""
     node = SoftwareNode()

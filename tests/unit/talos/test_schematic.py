@@ -140,6 +140,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.threat("T340")
 @pytest.mark.parametrize("members", REFUSED.values(), ids=REFUSED)
 def test_what_is_secret_or_of_one_machine_is_in_no_schematic(members: dict[str, object]) -> None:
     """There is none to send, and the refusal does not repeat the secret."""
