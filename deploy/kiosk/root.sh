@@ -45,10 +45,14 @@ for tree in "/usr/lib/python$PYTHON" /opt/itl-attestation/lib; do
 done
 
 cp -r "$here/overlay/." "$root/"
+# Nothing of the computer that builds it.
+rm -f "$root/etc/hostname" "$root/etc/hosts" "$site"/*.dist-info/direct_url.json
 echo itl-kiosk >"$root/etc/hostname"
+printf '127.0.0.1 localhost itl-kiosk\n::1 localhost\n' >"$root/etc/hosts"
 ln -sf /run/systemd/resolve/resolv.conf "$root/etc/resolv.conf"
 : >"$root/etc/machine-id"
-# Nobody logs in here, over no line: the consoles are the program's.
+# Nobody logs in here, over no line: the consoles are the program's. And nothing becomes somebody else.
+find "$root" -xdev -type f -perm /6000 -exec chmod a-s {} +
 chroot "$root" systemctl --quiet enable systemd-networkd systemd-resolved systemd-timesyncd itl-medium attestation-kiosk
 chroot "$root" systemctl --quiet mask getty@.service serial-getty@.service console-getty.service \
   apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer

@@ -23,7 +23,10 @@ for section in osrel cmdline linux initrd; do
 done
 objcopy "$@" "$stub" "$work/uki"
 
-# objcopy writes the time of day into the PE header, where it would be measured: four bytes, eight behind its beginning.
+# objcopy writes the time of day into the PE header, where it would be measured, and a checksum over it, which firmware
+# does not read: four bytes each, at 8 and 88.
 header=$(od -An -tu4 -j60 -N4 "$work/uki")
-printf '\000\000\000\000' | dd of="$work/uki" bs=1 seek=$((header + 8)) conv=notrunc status=none
+for at in 8 88; do
+  printf '\000\000\000\000' | dd of="$work/uki" bs=1 seek=$((header + at)) conv=notrunc status=none
+done
 mv "$work/uki" "$out"

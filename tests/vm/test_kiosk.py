@@ -10,6 +10,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -219,6 +220,30 @@ def test_an_empty_machine_becomes_what_two_people_approved(
     registration: dict[str, Any] = json.loads(file_on(disk, "EFI/itl/registration.json"))
     assert registration["image_sha256"] == sha256(served[0] / "node.raw.xz")
     assert set(names_on(disk)) - set(names_on(image)) == {"registration.json", "tpm-receipt.json"}
+
+
+def test_the_medium_is_the_same_another_time_and_tells_nothing_of_who_built_it(
+    parts: Path, tmp_path: Path
+) -> None:
+    """No time of day is in the program that firmware measures; no secret, no path, no password in its root."""
+    line = "console=tty0 console=ttyS0,115200n8 quiet loglevel=3 systemd.show_status=false panic=60"
+    made = [str(parts / name) for name in ("linuxx64.efi.stub", "vmlinuz", "initrd")]
+    run(str(RECIPE / "uki.sh"), str(tmp_path / "uki.efi"), *made, line)
+    assert sha256(tmp_path / "uki.efi") == sha256(parts / "uki.efi")
+    with tarfile.open(parts / "root.tar") as root:
+        names = {member.name.removeprefix("./"): member for member in root}
+        secrets_of_people = [
+            name for name, member in names.items()
+            if member.isfile() and ("private" in name or name.endswith(("direct_url.json", "pip.conf", "_key", ".key")))
+        ]  # fmt: skip
+        assert secrets_of_people == []
+        assert [name for name, member in names.items() if member.isfile() and member.mode & 0o6000] == []
+        assert names["etc/machine-id"].size == 0
+        for file, place in (("etc/passwd", 1), ("etc/shadow", 1)):
+            held = root.extractfile(names[file])
+            assert held is not None
+            words = {line.split(":")[place] for line in held.read().decode().splitlines()}
+            assert words <= {"x", "*", "!*", "!"}, file
 
 
 def run(*command: str, seconds: float = BUILD_SECONDS) -> str:
