@@ -600,7 +600,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
             ),
             Entry(
                 use=Use.KEPT_SECRET,
-                title="what extensions keep in the database, and disk keys that they seal for machines",
+                title="what extensions keep in the database, disk keys that they seal, and configurations of machines",
                 algorithms=("aes-256-gcm", "hmac-sha384"),
                 chooser=Chooser.WE,
                 parameters="random keys of 256 bits, wrapped under a key-encryption key that is named by URI; what is "
