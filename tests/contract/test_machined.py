@@ -292,6 +292,12 @@ def test_what_is_answered_while_it_stops_is_heard(path: Path, ours: Machined) ->
         ours.version()
 
 
+def test_what_was_said_before_it_hung_up_is_heard(path: Path, ours: Machined) -> None:
+    """A machine that boots anew has answered, and reads no more of what we send: it did what it said."""
+    with raw_socket(path, lambda connection: connection.sendall(_answers(last_stream=1))):
+        assert ours.version() == "v1.13.9"
+
+
 def _says(data: bytes) -> Any:
     def say(connection: socket.socket) -> None:
         connection.sendall(data)

@@ -67,21 +67,35 @@ def test_killed_anywhere_it_goes_on_where_it_was(tmp_path: Path, what: str, at_l
 
         talos.behaviour = Behaviour(before=look)
         kill_at = killed = 1
+        seen: set[object] = set()
         while killed:
             talos.begin_anew(CONFIG if what == "wipe" else None)
             assert runner.ask("again") == "ready"
             killed = runner.ask(str(kill_at)) == str(KILLED)
-            if what == "apply":
-                assert talos.config in (None, CONFIG)
+            assert unheard == []
+            assert talos.config in (None, CONFIG)
             assert talos.named("Reset") == [] or what == "wipe"
-            wanted = Exit.OK if what == "apply" else Exit.REVOKED
+            left = (what_is_left(tmp_path / "state"), acks.read_text(), len(talos.calls), talos.stage)
+            kill_at += 1
+            if LINES == "orders" and left in seen:
+                # What the next run does follows from this alone.
+                continue
+            seen.add(left)
             # One more round, without a word from anybody.
-            assert (kill_at, runner.ask("0")) == (kill_at, str(int(wanted)))
+            assert runner.ask("0") == str(int(Exit.OK if what == "apply" else Exit.REVOKED)), kill_at
             assert talos.stage is (Stage.CONFIGURED if what == "apply" else Stage.WIPED)
             assert talos.config == (CONFIG if what == "apply" else None)
             assert "done" in acks.read_text()
             assert unheard == []
             written = [p for p in tmp_path.rglob("*") if p.is_file()]
             assert not any(b"canary" in each.read_bytes() for each in written)
-            kill_at += 1
         assert kill_at > at_least
+        assert len(seen) > 5
+
+
+def what_is_left(directory: Path) -> object:
+    """Return the files of the agent by their sizes: what differs in them beside that is drawn by lot."""
+    return frozenset(
+        (path.name[:-16] if path.name.startswith(".") else path.name, path.stat().st_size)
+        for path in directory.iterdir()
+    )

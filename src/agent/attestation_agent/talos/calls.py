@@ -6,6 +6,7 @@ may end it, and there are a few calls in the life of a machine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -142,8 +143,10 @@ class _Wire:
         self._received = 0
 
     def send(self, data: bytes) -> None:
+        """Send it, where somebody still reads: what was said before they hung up is there to be heard."""
         self._connection.settimeout(self._left())
-        self._connection.sendall(data)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._connection.sendall(data)
 
     def receive(self) -> bytes:
         """Return what came; nothing where the other side hung up."""
