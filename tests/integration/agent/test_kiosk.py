@@ -34,9 +34,13 @@ class Network:
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
         self._service = OverHTTPX(InProcess(rig.service.app, rig.service.run, "192.0.2.7"))
-        self._images = answering(
-            lambda request: httpx.Response(200, content=rig.files[request.url.path.rpartition("/")[2]])
-        )
+        self._images = answering(self._image)
+
+    def _image(self, request: httpx.Request) -> httpx.Response:
+        if self._rig.busy:
+            self._rig.busy -= 1
+            return httpx.Response(503)
+        return httpx.Response(200, content=self._rig.files[request.url.path.rpartition("/")[2]])
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         """Send to whom it is for."""
@@ -65,6 +69,7 @@ class Rig:
         self.commands: list[tuple[str, ...]] = []
         self.shown = io.StringIO()
         self.down = False
+        self.busy = 0
         self.on_wait: Callable[[], object] = lambda: None
 
     def run(self, *answers: str, **settings: str) -> int:
@@ -130,10 +135,12 @@ def test_a_blank_machine_with_a_token_is_written_unattended(rig: Rig, tmp_path: 
     made = rig.token()
     token = tmp_path / "token"
     token.write_text(f"{made['token']} {made['jwks_sha256']}\n")
+    rig.busy = 2
     assert rig.run(ITL_AUTO_CONFIRM="yes", ITL_REGISTRATION_TOKEN_FILE=str(token)) == 0, rig.shown.getvalue()
     data = rig.disk.read_bytes()
     assert data[:ESP_AT] == rig.image[:ESP_AT]
     assert rig.commands == [("reboot",)]
+    assert "image.again" in rig.shown.getvalue()
     (machine,) = rig.service.operator().machines()
     assert machine["status"] == "registered"
     written = rig.left("tpm-receipt.json")
@@ -185,12 +192,15 @@ def test_without_a_token_an_operator_is_waited_for_and_the_disk_is_typed(rig: Ri
 @pytest.mark.threat("T332")
 @pytest.mark.swtpm
 def test_a_token_that_was_typed_is_kept_no_longer_than_it_is_needed(rig: Rig) -> None:
-    """The service's own image, where nobody names one; another run needs the token no more."""
+    """Of a service that is away for a moment, and names the image; another run needs the token no more."""
     made = rig.token()
     resources = rig.service.app.state.resources
     settings = resources.settings.model_copy(update={"iso_url": IMAGE_URL})
     rig.service.app.state.resources = replace(resources, settings=settings)
-    assert rig.run("worker-app", made["token"], "vda", ITL_IMAGE_URL="") == 0, rig.shown.getvalue()
+    rig.down, rig.on_wait = True, lambda: setattr(rig, "down", False)
+    away = {"ITL_OFFLINE": "no", "ITL_IMAGE_URL": ""}
+    assert rig.run("worker-app", made["token"], "vda", **away) == 0, rig.shown.getvalue()
+    assert "service.again" in rig.shown.getvalue()
     kept = [path for path in rig.bench.root.rglob("*") if path.is_file() and path != rig.disk]
     assert not any(made["token"].encode() in path.read_bytes() for path in kept)
     assert rig.run("worker-app", made["token"], "vda") == KioskExit.WRITTEN, rig.shown.getvalue()

@@ -288,13 +288,18 @@ def test_a_sealed_bundle_is_taken_along_where_it_is_ours(rig: Rig) -> None:
 
 
 def test_a_bundle_may_be_a_directory(rig: Rig, tmp_path: Path) -> None:
-    """One that somebody mounted; it gets the receipt as well."""
-    folder = tmp_path / "bundle"
+    """One that somebody mounted; it gets the receipt as well. Keys may stand in a file."""
+    folder, keys = tmp_path / "bundle", tmp_path / "image.keys"
     folder.mkdir()
+    keys.write_text(f"# who signs\n{vkey()}\n")
     (folder / "os.raw").write_bytes(rig.image)
     (folder / "images.note").write_bytes(signed({"os.raw": hashlib.sha256(rig.image).digest()}))
     assert rig.run("", "sda", ITL_USB_BUNDLE_DIR=str(folder)) == 0
     assert len(list((folder / "receipts").iterdir())) == 1
+    (folder / "receipts").rename(folder / "old")
+    (folder / "receipts").write_text("in the way")
+    assert rig.run("", "sda", ITL_USB_BUNDLE_DIR=str(folder), ITL_IMAGE_KEYS=str(keys)) == 0
+    assert "receipt.not_carried" in rig.shown.getvalue()
 
 
 def test_without_a_service_auto_looks_for_a_bundle_and_asks_for_an_address(rig: Rig) -> None:
