@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from flask import request
@@ -17,9 +18,13 @@ page: Final = Page(__name__, title="Clusters", place=100)
 
 PAGE_ROWS: Final = 50
 CLUSTERS: Final = (
-    Column(name="cluster", title="Cluster", sort=lambda row: row[0]),
-    Column(name="machines", title="Machines", sort=lambda row: row[1], numeric=True),
+    Column(name="cluster", title="Cluster", sort=lambda row: row.cluster_id),
+    Column(name="machines", title="Machines", sort=lambda row: row.machines, numeric=True),
+    Column(name="talos", title="Talos", sort=lambda row: row.talos_version),
+    Column(name="declared", title="Declared"),
+    Column(name="description", title="What it is"),
 )
+MOST_CLUSTERS: Final = 1000
 MACHINES: Final = (
     Column(name="machine", title="Machine"),
     Column(name="role", title="Role"),
@@ -49,26 +54,26 @@ DECIDED: Final = {
 def show() -> Response:
     """List clusters, and the newest decisions in any of them."""
     client = api()
-    stats = client.stats()
+    clusters = list(islice(client.clusters(), MOST_CLUSTERS))
     rows, cursor = client.one_page(
         OperatorAPI.node_csr_decisions, request.args.get("after"), page_size=PAGE_ROWS
     )
     return render(
         "clusters/list.html",
-        clusters=table(CLUSTERS, sorted(stats.by_cluster.items()), by="cluster"),
+        clusters=table(CLUSTERS, clusters, by="cluster"),
         decisions=table(DECISIONS, rows, cursor=cursor, paged=True),
     )
 
 
 @page.get("/<cluster_id>")
 def one(cluster_id: str) -> Response:
-    """Show one cluster: its machines."""
-    rows, cursor = api().one_page(
+    """Show one cluster: what is declared of it, and its machines."""
+    client = api()
+    found = client.cluster(cluster_id)
+    rows, cursor = client.one_page(
         OperatorAPI.machines, request.args.get("after"), cluster_id=cluster_id, page_size=PAGE_ROWS
     )
-    return render(
-        "clusters/one.html", cluster_id=cluster_id, shown=table(MACHINES, rows, cursor=cursor, paged=True)
-    )
+    return render("clusters/one.html", cluster=found, shown=table(MACHINES, rows, cursor=cursor, paged=True))
 
 
 page.add_app_template_filter(lambda word: DECIDED.get(word), "decided")
