@@ -94,7 +94,7 @@ def test_every_role_of_every_generation_is_valid_and_the_same_again(
     }
     base = base_of(role, generation)
 
-    @settings(max_examples=15)
+    @settings(max_examples=8)
     @given(st.none() | NAMES, st.none() | ADDRESSES, st.none() | HOSTILE)
     def check(hostname: str | None, ip: str | None, file: str | None) -> None:
         own = own_of(hostname, ip, file, generation)
@@ -115,7 +115,7 @@ def test_every_role_of_every_generation_is_valid_and_the_same_again(
     check()
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(HOSTILE, HOSTILE, HOSTILE, st.sampled_from(Generation))
 def test_nothing_is_injected_through_a_field_of_ours(
     hostname: str, ip: str, file: str, generation: Generation
@@ -141,7 +141,7 @@ def test_nothing_is_injected_through_a_field_of_ours(
         assert found == put(harmless)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.dictionaries(WORDS, VALUES, max_size=4), st.dictionaries(WORDS, VALUES, max_size=4))
 def test_a_patch_keeps_what_it_does_not_name(base: dict[str, Any], patch: dict[str, Any]) -> None:
     """Of any base: members that the patch names not are as they were; what only the patch has is as it says."""

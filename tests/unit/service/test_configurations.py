@@ -170,6 +170,10 @@ async def test_an_activation_takes_two(start: Starter) -> None:
     assert (done.status_code, done.json()["agreed"]) == (200, True)
     [entry] = await service.audit(action="configuration_activate")
     assert "agreed by anna, bernd" in entry["detail"]
+    # What is delivered already is no act: who asks late is told, and opens no proposal.
+    late = await committee.ask("carla", "PUT", f"{WORKER}/active", {"version": 1})
+    assert (late.status_code, late.json()["activated_by"]) == (200, "bernd")
+    assert len(await service.audit(action="configuration_activate")) == 1
     # What was voted on rested on what was delivered: it is not so any more.
     assert (await committee.ask("anna", "PUT", f"{WORKER}/active", {"version": 2})).status_code == 202
     committee.settings(dual_control_roles=())
@@ -316,6 +320,21 @@ async def test_a_patch_is_merged_into_what_one_machine_gets(keeping: Service, no
     assert {each["path"] for each in diff["changes"]} >= {"machine.network.hostname", "machine.sysctls.a.b"}
     unknown = "/machines/00000000-0000-4000-8000-000000000000/patches"
     assert code(await keeping.operator("GET", unknown)) == "machine-unknown"
+
+
+async def test_a_cluster_says_by_which_talos(keeping: Service, node: SoftwareNode) -> None:
+    """What is imported is judged by the cluster's version and delivered in its documents; a slip makes no cluster."""
+    await activated(keeping, await imported(keeping))
+    created = {"cluster_id": "default", "talos_version": "v1.13.9"}
+    assert (await keeping.operator("POST", "/clusters", created)).status_code == 201
+    await keeping.act(node, "redeliver")
+    token = (await keeping.attest(node))["config_token"]
+    got = node.open((await keeping.fetch(token)).json()).decode()
+    assert "kind: HostnameConfig" in got
+    answer = await keeping.operator("POST", f"{WORKER}/versions", {"document": BASE})
+    assert answer.json()["talos_version"] == "v1.13.9"
+    slip = await keeping.operator("POST", "/configurations/defualt/worker-app/versions", {"document": BASE})
+    assert code(slip) == "cluster-unknown"
 
 
 async def test_a_machine_takes_its_patches_with_it(keeping: Service) -> None:
