@@ -15,6 +15,7 @@ import pytest
 
 from attestation.client import ServiceUnreachable
 from attestation_agent.commands import Outcome
+from attestation_agent.exits import Exit
 from attestation_agent.kiosk import main as kiosk
 from attestation_agent.kiosk.exits import KioskExit, NotAdmitted
 from attestation_agent.kiosk.fat import FAT
@@ -23,7 +24,8 @@ from attestation_agent.rhythm import Rhythm
 from attestation_testing import CertificateAuthority, SoftwareTPM
 from tests.fixtures.in_process import BASE_URL, InProcess, InProcessService
 from tests.fixtures.over_httpx import OverHTTPX, Reply, answering
-from tests.unit.agent.kiosk.bench import ESP_AT, Bench, console, make_image, signed, vkey
+from tests.integration.agent.rig import Rig as AgentRig
+from tests.unit.agent.kiosk.bench import ESP_AT, MIB, Bench, console, make_fat, make_image, signed, vkey
 
 IMAGE_URL = "https://images.example/talos/os.raw.xz"
 
@@ -206,3 +208,25 @@ def test_a_token_that_was_typed_is_kept_no_longer_than_it_is_needed(rig: Rig) ->
     assert rig.run("worker-app", made["token"], "vda") == KioskExit.WRITTEN, rig.shown.getvalue()
     (machine,) = rig.service.operator().machines()
     assert machine["status"] == "registered"
+
+
+@pytest.mark.swtpm
+def test_a_machine_that_was_installed_offline_is_expected_and_comes(rig: Rig, tmp_path: Path) -> None:
+    """Its receipt is imported from the stick; the installed agent, on the same TPM, is the machine that it names."""
+    stick = rig.bench.disk("sda", 16 * MIB, removable=1)
+    fat = make_fat(stick, 0, 16 * MIB, label="ITL_BUNDLE")
+    for name, data in rig.files.items():
+        fat.write(f"itl/{name}", data)
+    rig.down = True
+    assert rig.run("worker-infra", "vda", ITL_IMAGE_URL="") == 0, rig.shown.getvalue()
+    receipt = fat.read(
+        f"itl/receipts/{str(rig.left('tpm-receipt.json')['ek_fingerprint'])[:16]}.json", max_bytes=9999
+    )
+    assert receipt is not None
+    operator = rig.service.operator()
+    expected = operator.call("POST", "/machines/import", json=json.loads(receipt))
+    node = AgentRig(rig.service, tmp_path, open_tpm=rig.tpm.node)
+    assert node.once() is Exit.PENDING_APPROVAL
+    assert (
+        [each["machine_id"] for each in operator.machines()] == [expected["machine_id"]] == [node.machine_id]
+    )
