@@ -9,7 +9,6 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from attestation.machines.console_code import typed
 from attestation_cli.main import cli
 from attestation_cli.session import Session
 from tests.unit.cli.stub import NOW, Stub, problem
@@ -104,9 +103,3 @@ def test_an_unknown_code() -> None:
     """Exits as any name that does not exist; the list shows those that do."""
     assert run(Consoles(), "deny", "BBBB-BBBB", "--yes").exit_code == 3
     assert "WDJB-MJHT" in run(Consoles(), "list").output
-
-
-@pytest.mark.parametrize("text", ["wdjbmjht", "WDJB-MJHT", " wdjb mjht ", "w.d.j.b:mjht"])
-def test_a_code_is_its_letters(text: str) -> None:
-    """However it is typed (RFC 8628 §6.1)."""
-    assert typed(text) == "WDJB-MJHT"

@@ -169,6 +169,7 @@ async def test_polls_that_come_too_often_are_told_so(service: Service) -> None:
     ]
 
 
+@pytest.mark.threat("T352")
 async def test_a_token_is_given_once(service: Service) -> None:
     """Of many polls at once exactly one gets it; who has the device code later gets nothing."""
     asked = await ask(service)
@@ -217,6 +218,7 @@ async def test_a_code_has_an_end(service: Service) -> None:
     ] == "approved"
 
 
+@pytest.mark.threat("T352")
 async def test_a_token_has_an_end(service: Service) -> None:
     """Then the machine is told to wait, as before; a token that nobody gave is as good."""
     asked = await ask(service)
@@ -232,6 +234,7 @@ async def test_a_token_has_an_end(service: Service) -> None:
     assert seen == [200, 503, 503]
 
 
+@pytest.mark.threat("T350")
 async def test_whoever_claims_the_uuid_of_another_is_seen(service: Service) -> None:
     """The operator reads which machine is known by it, and that two consoles say the same; neither is refused."""
     node = SoftwareNode()
@@ -269,6 +272,7 @@ async def test_codes_are_not_guessed(service: Service) -> None:
     assert (await decide(service, asked)).status_code == 200
 
 
+@pytest.mark.threat("T351")
 async def test_codes_of_one_network_and_of_all_are_bounded(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +315,7 @@ async def test_forms_that_are_none(service: Service, form: Any, expected: str) -
     assert service.store.read_sync(lambda tx: tx.console_codes.count_open(service.clock.now())) == 0
 
 
+@pytest.mark.threat("T352")
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
@@ -328,7 +333,7 @@ async def test_polls_that_are_none(service: Service, changed: dict[str, str], ex
     assert error(answer) == (400, "invalid_request")
 
 
-@pytest.mark.threat("T16")
+@pytest.mark.threat("T350", "T352")
 async def test_secrets_are_stored_hashed(service: Service) -> None:
     """Neither device code nor token stands in the database; what the machine says of itself is plain ASCII there."""
     asked = await ask(service, hostname="a\u202eb\x1b[2J\n" + "c" * 200)
@@ -344,6 +349,7 @@ async def test_secrets_are_stored_hashed(service: Service) -> None:
     assert listed["hostname"] == ("a?b?[2J?" + "c" * 200)[:128]
 
 
+@pytest.mark.threat("T350")
 async def test_the_link_on_a_console_does_nothing(service: Service) -> None:
     """Whoever is sent it reads what to do; what is no code is not repeated."""
     asked = await ask(service)

@@ -8,6 +8,7 @@ from ruamel import yaml
 from attestation.machines import Role
 from attestation.talos.lint import lint
 from attestation.talos.versions import generation_of
+from attestation_service.border import console
 from attestation_service.delivery.routes import partial_documents
 from attestation_testing.talos.downloader import Answer, Ask, Hardware, Outcome, Request, download
 from attestation_testing.talos.factory import serving
@@ -122,6 +123,11 @@ async def test_errors_fit_on_a_console_whoever_finds_them(
     assert (answer.status, answer.body.decode()) == (status, words)
     problem = await service.get(path, headers={"Accept": "application/json"})
     assert problem.headers["content-type"] == "application/problem+json"
+
+
+def test_words_are_cut_where_a_console_cuts_them() -> None:
+    """Whatever an error is called one day."""
+    assert console.text("0123456789" * 4, 503).body == b"01234567890123456789012345678901"
 
 
 async def test_an_attested_machine_reads_what_it_should_have_sent(service: Service) -> None:
