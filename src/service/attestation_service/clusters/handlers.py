@@ -31,7 +31,6 @@ from attestation.machines import Role, Status
 from attestation.machines.dual_control import of_cluster_version
 from attestation.store import FLEET, Cluster, Scope, Tx
 from attestation_service.auth import Operator, OperatorDep, VoterDep
-from attestation_service.configs.files import load_base
 from attestation_service.context.reach import demand_cluster, holds
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
@@ -226,6 +225,9 @@ async def _with_files(found: ClusterDetail, settings: Settings) -> ClusterDetail
     """Return *found* with the files that stand in where no version is active; they are read on a thread."""
     if settings.keeps_configurations and not settings.config_file_fallback:
         return found
+
+    # Here: who asks for no cluster needs no YAML.
+    from attestation_service.configs.files import load_base
 
     def look(each: ClusterConfiguration) -> ClusterConfiguration:
         if each.source != "none":
