@@ -113,6 +113,20 @@ def test_what_is_deprecated_is_judged_as_it_was() -> None:
     }
 
 
+def test_what_was_dropped_step_by_step_is_deprecated() -> None:
+    """A key that 1.12 dropped, below one that 1.14 dropped: each schema is asked for what the next one knew no more."""
+    text = b"version: v1alpha1\ncluster: {apiServer: {disablePodSecurityPolicy: true, bogus: 1}}\n"
+    assert findings(text, Generation.NETWORK_DOCUMENTS) == {
+        "cluster.apiServer.disablePodSecurityPolicy": "deprecated",
+        "cluster.apiServer.bogus": "error",
+    }
+    assert findings(text, Generation.ALL_DOCUMENTS) == {
+        "cluster.apiServer": "deprecated",
+        "cluster.apiServer.disablePodSecurityPolicy": "deprecated",
+        "cluster.apiServer.bogus": "error",
+    }
+
+
 @pytest.mark.parametrize("generation", Generation)
 def test_what_talosctl_writes_and_no_schema_knows_is_no_error(generation: Generation) -> None:
     """`persist` stands in every configuration that `talosctl gen config` made; elsewhere it is an unknown key."""

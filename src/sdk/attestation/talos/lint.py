@@ -7,7 +7,7 @@ loader still takes it, with a warning. Everything else that does not fit is an `
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -127,14 +127,30 @@ def _by_schema(number: int, kind: str, value: Any, generation: Generation) -> It
         if words == UNKNOWN and before is None:
             older = [each for each in reversed(Generation) if not each.since(generation)]
             before = [dict(_faults(each, kind, value)) for each in older if kind in kinds(each)]
-        judged = next((faults for faults in before or () if faults.get(path) != UNKNOWN), None)
-        if words != UNKNOWN or judged is None:
-            yield finding(path, Level.ERROR, words)
-            continue
-        yield finding(path, Level.DEPRECATED, f"of Talos before 1.{generation.value.first_minor}")
-        for inner, inner_words in judged.items():
-            if inner == path or inner.startswith((f"{path}.", f"{path}[")):
-                yield finding(inner, Level.ERROR, inner_words)
+        for inner, inner_words in _settled(path, words, before or []):
+            dropped = inner_words is None
+            told_words = f"of Talos before 1.{generation.value.first_minor}" if dropped else str(inner_words)
+            yield finding(inner, Level.DEPRECATED if dropped else Level.ERROR, told_words)
+
+
+def _settled(path: str, words: str, older: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str | None]]:
+    """Yield what is to be told of one fault, by path; None for a key that only an older schema knows.
+
+    What stands below such a key is judged by the schema that knew it, and what that one does not know by those before.
+
+    Args:
+        path: Where the fault is.
+        words: What it is.
+        older: The faults that older schemas find in the same document, the newest first.
+    """
+    knew = next((i for i, faults in enumerate(older) if faults.get(path) != UNKNOWN), None)
+    if words != UNKNOWN or knew is None:
+        yield path, words
+        return
+    yield path, None
+    for inner, inner_words in older[knew].items():
+        if inner == path or inner.startswith((f"{path}.", f"{path}[")):
+            yield from _settled(inner, inner_words, older[knew + 1 :])
 
 
 UNKNOWN: Final = "unknown key"
