@@ -16,6 +16,7 @@ import pytest
 from attestation.client import ServiceUnreachable
 from attestation_agent.commands import Outcome
 from attestation_agent.exits import Exit
+from attestation_agent.kiosk import flow
 from attestation_agent.kiosk import main as kiosk
 from attestation_agent.kiosk.exits import KioskExit, NotAdmitted
 from attestation_agent.kiosk.fat import FAT
@@ -81,6 +82,7 @@ class Rig:
             "ITL_IMAGE_URL": IMAGE_URL,
             "ITL_IMAGE_KEYS": vkey(),
             "ITL_SPLAY_SECONDS": "0",
+            "ITL_OFFLINE": "no",
             "ITL_TPM": self.tpm.uri,
             **settings,
         }
@@ -132,13 +134,17 @@ def rig(local: InProcessService, blank_tpm: SoftwareTPM, tpm_ca: CertificateAuth
 
 @pytest.mark.threat("T330", "T332")
 @pytest.mark.swtpm
-def test_a_blank_machine_with_a_token_is_written_unattended(rig: Rig, tmp_path: Path) -> None:
+def test_a_blank_machine_with_a_token_is_written_unattended(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Registered by the token, the image of the signed list on the disk, a receipt, and no secret left anywhere."""
     made = rig.token()
     token = tmp_path / "token"
     token.write_text(f"{made['token']} {made['jwks_sha256']}\n")
     rig.busy = 2
-    assert rig.run(ITL_AUTO_CONFIRM="yes", ITL_REGISTRATION_TOKEN_FILE=str(token)) == 0, rig.shown.getvalue()
+    monkeypatch.setattr(flow, "PROBE_SECONDS", 600.0)  # a computer with much to do
+    settings = {"ITL_OFFLINE": "auto", "ITL_AUTO_CONFIRM": "yes", "ITL_REGISTRATION_TOKEN_FILE": str(token)}
+    assert rig.run(**settings) == 0, rig.shown.getvalue()
     data = rig.disk.read_bytes()
     assert data[:ESP_AT] == rig.image[:ESP_AT]
     assert rig.commands == [("reboot",)]
@@ -200,8 +206,7 @@ def test_a_token_that_was_typed_is_kept_no_longer_than_it_is_needed(rig: Rig) ->
     settings = resources.settings.model_copy(update={"iso_url": IMAGE_URL})
     rig.service.app.state.resources = replace(resources, settings=settings)
     rig.down, rig.on_wait = True, lambda: setattr(rig, "down", False)
-    away = {"ITL_OFFLINE": "no", "ITL_IMAGE_URL": ""}
-    assert rig.run("worker-app", made["token"], "vda", **away) == 0, rig.shown.getvalue()
+    assert rig.run("worker-app", made["token"], "vda", ITL_IMAGE_URL="") == 0, rig.shown.getvalue()
     assert "service.again" in rig.shown.getvalue()
     kept = [path for path in rig.bench.root.rglob("*") if path.is_file() and path != rig.disk]
     assert not any(made["token"].encode() in path.read_bytes() for path in kept)
@@ -218,7 +223,7 @@ def test_a_machine_that_was_installed_offline_is_expected_and_comes(rig: Rig, tm
     for name, data in rig.files.items():
         fat.write(f"itl/{name}", data)
     rig.down = True
-    assert rig.run("worker-infra", "vda", ITL_IMAGE_URL="") == 0, rig.shown.getvalue()
+    assert rig.run("worker-infra", "vda", ITL_IMAGE_URL="", ITL_OFFLINE="auto") == 0, rig.shown.getvalue()
     receipt = fat.read(
         f"itl/receipts/{str(rig.left('tpm-receipt.json')['ek_fingerprint'])[:16]}.json", max_bytes=9999
     )
