@@ -100,7 +100,7 @@ PRIMITIVES: Final = {
 KNOWN_ONLY: Final = {"SM2_P256", "SM3_256", "SM4", "NIST_P192", "NIST_P224", "SM2"}
 """Named to be refused."""
 CRYPTOGRAPHIC: Final = re.compile(
-    r"SHA\d+(_\d+)?|SHA3_\d+|MD5|SM[234]\w*|BLAKE2\w+|SECP\w+|SECT\w+|Brainpool\w+|NIST_P\d+|ECC_P\d+|ECDSA|ECDH"
+    r"SHA\d+(_\d+)?|SHA3_\d+|MD5|SM[234]\w*|BLAKE2\w+|SECP\w+|SECT\d\w*|Brainpool\w+|NIST_P\d+|ECC_P\d+|ECDSA|ECDH"
     r"|RSA|RSASSA|RSAPSS|RSA(Public|Private)(Key|Numbers)|RSA_\d+|DSA\w*Key|OAEP|PSS|PKCS1v15|MGF1|(EC|RSA|OKP|Oct)Key"
     r"|AES\w{0,6}|CFB8?|CBC|CTR|ECB|XTS|GCM|OFB|ChaCha20\w*|TripleDES|ARC4|Camellia|SEED|IDEA|Blowfish|CAST5|Fernet"
     r"|(Ed|X)(25519|448)\w+|ED25519\w*|MLDSA\d+\w+|ML_DSA_\d+|MLKEM\w+"
@@ -117,6 +117,8 @@ def named_in(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
+            case ast.Call(func=ast.Attribute(attr="file_digest"), args=[_, ast.Constant(value=str(word))]):
+                found.add(f"hashlib.{word}")
             case ast.Attribute(value=ast.Name(id="hashlib" | "hmac" as module), attr=attribute):
                 found.add(f"{module}.{attribute}")
             case ast.ImportFrom(module="hashlib" | "hmac" as module, names=names):

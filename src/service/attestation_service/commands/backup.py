@@ -4,6 +4,7 @@ The service goes on meanwhile. A backup of either kind of database is a file of 
 either. The keys are copied after the database: what they remember may be newer, never older.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import argparse
