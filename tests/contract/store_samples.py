@@ -22,7 +22,7 @@ from attestation.results import (
     Undecided,
     Verdict,
 )
-from attestation.store import AllowListRow, Challenge, ConfigToken, RegistrationToken
+from attestation.store import AllowListRow, ApprovalRule, Challenge, ConfigToken, RegistrationToken
 
 NOW = datetime(2026, 11, 21, 3, 42, 0, 123456, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -148,6 +148,27 @@ def a_challenge(number: int = 1, **changes: Any) -> Challenge:
         "expires_at": NOW + MINUTE,
     }
     return Challenge(**(fields | changes))
+
+
+def an_approval_rule(**changes: Any) -> ApprovalRule:
+    """Return a rule that two people made and nobody has enabled."""
+    fields: dict[str, Any] = {
+        "name": "rack-4",
+        "expression": "true",
+        "role": Role.WORKER_APP,
+        "cluster_id": "default",
+        "hostname": None,
+        "minimum_assurance": Assurance.EK_CHAIN,
+        "max_count": 2,
+        "used": 0,
+        "priority": 100,
+        "enabled": False,
+        "created_at": NOW,
+        "created_by": "alice",
+        "changed_at": NOW,
+        "changed_by": "alice",
+    }
+    return ApprovalRule(**(fields | changes))
 
 
 def a_registration_token(number: int = 1, **changes: Any) -> RegistrationToken:

@@ -23,6 +23,7 @@ CODES = {
     "AllowListEntryUnknown": "allow-list-entry-unknown",
     "AlreadyExists": "already-exists",
     "AnswerNotKept": "answer-not-kept",
+    "ApprovalRuleUnknown": "approval-rule-unknown",
     "ApprovalUnknown": "approval-unknown",
     "AssuranceTooLow": "assurance-too-low",
     "AttestHeaderInvalid": "attest-header-invalid",

@@ -13,6 +13,10 @@ GROUPS: Mapping[str, tuple[str, str]] = {
         "Verify what was measured of a node, years later, offline.",
     ),
     "approval": ("attestation_cli.commands.approval", "What waits for the vote of another operator."),
+    "approval-rule": (
+        "attestation_cli.commands.approval_rule",
+        "Machines that are approved without a person.",
+    ),
     "token": ("attestation_cli.commands.token", "Registration tokens: admit the machine that presents one."),
     "console": (
         "attestation_cli.commands.console",

@@ -32,7 +32,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     ├── Unknown                        it does not exist (any more)
     │   ├── ChallengeUnknown  MachineUnknown  ConfigTokenUnknown  RegistrationTokenUnknown
     │   ├── AllowListEntryUnknown  PolicyUnknown  ApprovalUnknown  ClusterUnknown
-    │   ├── ResultUnknown  TrustCertificateUnknown
+    │   ├── ResultUnknown  TrustCertificateUnknown  ApprovalRuleUnknown
     │   ├── QueryUnknown               a query that nobody keeps under this name
     │   ├── HSMQuoteUnknown            a QuoteAttestation that no controller of the cluster brought
     │   ├── ACMEUnknown                a key or an account of ACME that is not kept
@@ -386,6 +386,12 @@ class ConfigTokenUnknown(Unknown):
     """No such config token."""
 
     code = "config-token-unknown"
+
+
+class ApprovalRuleUnknown(Unknown):
+    """No approval rule is called so."""
+
+    code = "approval-rule-unknown"
 
 
 class RegistrationTokenUnknown(Unknown):

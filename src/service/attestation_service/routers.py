@@ -8,6 +8,7 @@ from attestation.api import AllowListImport, ConfigEnvelope, Readiness
 from attestation_service.acme.routes import public as acme_public
 from attestation_service.acme.routes import router as acme
 from attestation_service.allow_list.routes import router as allow_list
+from attestation_service.approval_rules.routes import router as approval_rules
 from attestation_service.approvals.routes import router as approvals
 from attestation_service.attest.routes import hot as attest_hot
 from attestation_service.attest.routes import router as attest
@@ -61,6 +62,7 @@ ROUTERS: Final = (
     results,
     stats,
     whoami,
+    approval_rules,
     approvals,
     tokens,
     allow_list,

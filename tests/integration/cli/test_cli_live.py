@@ -331,6 +331,17 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert "w-4" in terminal.ok("allow-list", "list")
     terminal.ok("allow-list", "remove", fourth.tpm.ek.public.fingerprint()[:12], "--yes")
 
+    # Approval rules: anybody tries one, and several people make it.
+    where = ("--where", 'machine.product == "Example 9000"')
+    assert terminal.run("approval-rule", "try", *where).exit_code == 0
+    assert "a person approves" in terminal.run("approval-rule", "list").stderr
+    alone = terminal.run(
+        "approval-rule", "create", "rack-4", *where, "--role", "worker-app", "--max-count", "2"
+    )
+    assert alone.exit_code == 4, "break-glass is nobody's vote"
+    for act in ("enable", "disable", "remove"):
+        assert terminal.run("approval-rule", act, "rack-4").exit_code == 3
+
     # Clusters: those that are declared, those that machines are in, and a slip of the pen.
     terminal.ok("cluster", "create", "prod", "--description", "racks 4 to 9")
     assert terminal.json("cluster", "set", "prod", "--description", "racks")["description"] == "racks"

@@ -21,6 +21,7 @@ from attestation.machines.dual_control import (
     AppliedPolicy,
     Proposal,
     of_allow_list,
+    of_approval_rule,
     of_ca_chain,
     of_ca_import,
     of_ca_revocation,
@@ -77,6 +78,16 @@ BASE: dict[str, Any] = {
 }
 NAMED: dict[str, Any] = {"role": Role.LINUX, "hostname": "a", "assigned_ip": None, "cluster_id": None}
 
+RULE: dict[str, Any] = {
+    "name": "rack-4",
+    "expression": "true",
+    "role": Role.LINUX,
+    "cluster_id": "prod",
+    "hostname": "w-{serial}",
+    "minimum_assurance": Assurance.EK_CHAIN,
+    "max_count": 40,
+    "priority": 100,
+}
 ASKED: dict[str, tuple[Proposal, str | None, str, Any]] = {
     "approve": (
         _of(Transition.APPROVE, accepts_ek=True),
@@ -170,6 +181,18 @@ ASKED: dict[str, tuple[Proposal, str | None, str, Any]] = {
             "chain_pem": pem("CERTIFICATE", b"one") + pem("CERTIFICATE", b"two"),
         }
         | WHY,
+    ),
+    "approval rule": (
+        of_approval_rule(step="make", **RULE),
+        None,
+        "POST /approval-rules",
+        RULE,
+    ),
+    "approval rule enabled": (
+        of_approval_rule(step="enable", **RULE),
+        None,
+        "POST /approval-rules/rack-4/enable",
+        None,
     ),
     "cluster": (
         of_cluster_version(cluster="c", description="rack 4", talos_version="v1.13.9", replaces=None),

@@ -26,6 +26,7 @@ from attestation.machines.dual_control import (
     differences,
     evidence_digest,
     of_allow_list,
+    of_approval_rule,
     of_ca_chain,
     of_ca_import,
     of_ca_revocation,
@@ -840,6 +841,34 @@ def test_an_import_names_the_cluster_that_all_entries_have() -> None:
 
     assert (cluster(["a", "a"], ["a"]), cluster([None], ["default"])) == ("a", "default")
     assert (cluster(["a", "b"], []), cluster(["a"], ["b"]), cluster(["a", None], [])) == (None, None, None)
+
+
+def test_a_rule_of_approval_is_agreed_to_word_for_word() -> None:
+    """Each member of it is bound, and which step; what is shown says whom it lets in."""
+    asked: dict[str, Any] = {
+        "step": "enable",
+        "name": "rack-4",
+        "expression": 'machine.serial == "1"',
+        "role": Role.LINUX,
+        "cluster_id": "prod",
+        "hostname": "w-{serial}",
+        "minimum_assurance": Assurance.EK_CHAIN,
+        "max_count": 40,
+        "priority": 100,
+    }
+    proposal = of_approval_rule(**asked)
+    assert (proposal.roles, proposal.cluster_id, proposal.machine_id) == (
+        frozenset({Role.LINUX}),
+        "prod",
+        None,
+    )
+    assert proposal.subject == (
+        'enable approval rule rack-4: up to 40 machines become linux where machine.serial == "1"'
+    )
+    other = {"role": Role.WINDOWS, "minimum_assurance": Assurance.TOFU, "max_count": 41, "priority": 101}
+    for name, value in asked.items():
+        changed = asked | {name: other.get(name, f"{value}x")}
+        assert of_approval_rule(**changed).digest() != proposal.digest(), name
 
 
 def test_a_clusters_version_concerns_every_role() -> None:

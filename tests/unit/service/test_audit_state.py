@@ -32,6 +32,7 @@ from attestation.store.refused_keys import RefusedKey
 from attestation.store.tables import Base
 from attestation_service.audit import verification
 from attestation_service.audit.ledger import MOST_FINDINGS, Ledger
+from tests.contract.store_samples import an_approval_rule
 from tests.contract.test_store_acme import answered
 from tests.contract.test_store_node_csrs import decided
 from tests.contract.test_store_runs import an_attempt, concluded
@@ -49,6 +50,7 @@ OTHER: Mapping[str, Mapping[str, Any]] = {
     "ak-binding": {"ak_name": b"another"},
     "chip-mark": {"machine_id": "f" * 36},
     "allow-list": {"ek_fingerprint": "e" * 96},
+    "approval-rule": {"name": "another"},
     "cluster": {"cluster_id": "another"},
     "token": {"id": None, "token_id": "f" * 16, "token_sha256": b"x" * 32},
     "vote": {"id": None, "operator_sub": "somebody else"},
@@ -80,6 +82,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
     "ak-binding": {"ek_fingerprint": "e" * 96},
     "chip-mark": {"ended_as": "rejected"},
     "allow-list": {"role": "controlplane"},
+    "approval-rule": {"enabled": True},
     "cluster": {"talos_version": "v1.9.5"},
     "token": {"uses_left": 1},
     "vote": {"expires_at": 1 << 60},
@@ -213,6 +216,7 @@ async def furnished(start: Starter) -> Service:
     await service.store.write(
         lambda tx: tx.identities.add(tx.machines.require(node.machine_id), "chip", b"1")
     )
+    await service.store.write(lambda tx: tx.approval_rules.add(an_approval_rule()))
     for method, path, body in (
         ("POST", "/registration-tokens", {"role": "worker-app", "uses": 3, "expires_in_seconds": 600}),
         ("POST", "/allow-list", {"entries": [{"ek_fingerprint": "a" * 96, "role": "worker-app"}]}),
@@ -312,6 +316,7 @@ UNTOLD = {
     "ak-binding": {"bound_at"},
     "chip-mark": {"ended_at"},
     "allow-list": {"note", "created_at", "created_by"},
+    "approval-rule": {"created_at", "created_by", "changed_at", "changed_by"},
     "cluster": {"description", "created_at", "created_by", "changed_at", "changed_by"},
     "token": {"id", "created_at", "created_by"},
     "vote": {"id", "subject", "hostname", "assigned_ip", "reason", "document"},

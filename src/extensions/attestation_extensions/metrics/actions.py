@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 _CORE: Final = """
+    approval_rule_create approval_rule_disable approval_rule_enable approval_rule_remove
     acme_account_created acme_account_ended acme_key_changed acme_key_made acme_key_revoked acme_validated
     ak_reset alarm allow_list_approved allow_list_import allow_list_remove approval_objected approval_void
     approval_withdrawn approve approve_hardware approve_vote assurance_changed attest attest_failed

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attestation.api.acme import *  # noqa: F403 -- the package is the namespace of the schemas
+    from attestation.api.approval_rules import *  # noqa: F403 -- likewise
     from attestation.api.approvals import *  # noqa: F403 -- likewise
     from attestation.api.audit import *  # noqa: F403 -- likewise
     from attestation.api.ca import *  # noqa: F403 -- likewise
@@ -59,6 +60,7 @@ _MODULES = (
     "hsm",
     "acme",
     "clusters",
+    "approval_rules",
     "images",
     "console",
 )

@@ -432,6 +432,36 @@ class OperatorAPI:
     def revoke_registration_token(self, token_id: str) -> None:
         """Make a registration token useless."""
 
+    @operation("list_approval_rules", "GET /approval-rules", e.RequestInvalid)
+    def approval_rules(
+        self, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.ApprovalRuleDetail], api.ApprovalRulePage]:
+        """Yield the rules by which machines are approved without a person, in the order of their names."""
+
+    @operation("create_approval_rule", "POST /approval-rules", e.AlreadyExists, e.ClusterUnknown, e.RequestInvalid)
+    def create_approval_rule(
+        self, request: api.ApprovalRuleCreate
+    ) -> api.ApprovalRuleDetail | api.PendingApproval:
+        """Make a rule, which approves nobody before it is enabled; or vote for it."""
+
+    @operation("try_approval_rule", "GET /approval-rule-trials", e.RequestInvalid)
+    def try_approval_rule(
+        self, expression: str, *, minimum_assurance: str | None = None, hostname: str | None = None
+    ) -> api.ApprovalRuleTried:
+        """Return what a rule would approve of the machines that wait; changes nothing."""
+
+    @operation("enable_approval_rule", "POST /approval-rules/{name}/enable", e.ApprovalRuleUnknown, e.RequestInvalid)
+    def enable_approval_rule(self, name: str) -> api.ApprovalRuleDetail | api.PendingApproval:
+        """Let a rule approve machines from now on; or vote for it."""
+
+    @operation("disable_approval_rule", "POST /approval-rules/{name}/disable", e.ApprovalRuleUnknown)
+    def disable_approval_rule(self, name: str) -> api.ApprovalRuleDetail:
+        """Let a rule approve nobody any more."""
+
+    @operation("remove_approval_rule", "DELETE /approval-rules/{name}", e.ApprovalRuleUnknown)
+    def remove_approval_rule(self, name: str) -> None:
+        """Remove a rule; machines that it approved stay."""
+
     # Consoles
 
     @operation("list_console_codes", "GET /console-codes", e.RequestInvalid)

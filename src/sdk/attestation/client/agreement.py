@@ -191,6 +191,16 @@ def _person(asked: _Asked) -> BaseModel:
     return asked.client.request_operator_certificate(api.OperatorCertificateRequest.model_validate(request))
 
 
+def _approval_rule(asked: _Asked) -> BaseModel:
+    terms = asked.terms
+    if terms["step"] == "enable":
+        return asked.client.enable_approval_rule(terms["name"])
+    names = ("name", "expression", "minimum_assurance", "max_count", "priority")
+    request = {name: terms[name] for name in names} | {"hostname": terms["pattern"]}
+    request |= {name: asked.names[name] for name in ("role", "cluster_id")}
+    return asked.client.create_approval_rule(api.ApprovalRuleCreate.model_validate(request))
+
+
 def _cluster(asked: _Asked) -> BaseModel:
     terms = asked.terms
     request = {name: terms[name] for name in ("description", "talos_version")}
@@ -234,6 +244,7 @@ _ACTS: Final[Mapping[str, Callable[[_Asked], BaseModel | None]]] = {
     kinds.CA_IMPORT: _key,
     kinds.OPERATOR_CERTIFICATE: _person,
     kinds.CLUSTER_VERSION: _cluster,
+    kinds.APPROVAL_RULE: _approval_rule,
     kinds.CONFIGURATION_ACTIVATE: _configuration,
 }
 """How each kind of proposal is asked for; a test compares the names with those that the service gates."""

@@ -51,6 +51,7 @@ CA_IMPORT = "ca_import"
 OFFLINE_BUNDLE = "offline_bundle"
 REPLACE = "replace"
 CLUSTER_VERSION = "cluster_version"
+APPROVAL_RULE = "approval_rule"
 CONFIGURATION_ACTIVATE = "configuration_activate"
 
 EXTENSION = "."
@@ -186,6 +187,11 @@ def subject_of(
         return (
             f"key of CA {terms['name']} for {terms['purpose']} certificates, root {terms['root']}, "
             f"SHA-256 {terms['root_sha256']}, until {terms['until']}"
+        )
+    if action == APPROVAL_RULE:
+        return (
+            f"{terms['step']} approval rule {terms['name']}: up to {terms['max_count']} machines become {role} "
+            f"where {terms['expression']}"
         )
     if action == CLUSTER_VERSION:
         instead = "" if terms["replaces"] is None else f", instead of {terms['replaces']}"
@@ -349,6 +355,7 @@ _NAMED_BY: Final = {
     CA_IMPORT: ("purpose", "algorithm"),
     OPERATOR_CERTIFICATE: ("name",),
     CLUSTER_VERSION: ("cluster",),
+    APPROVAL_RULE: ("step", "name"),
     CONFIGURATION_ACTIVATE: ("place",),
 }
 """The terms that name what an act is about, where it is about no machine."""
@@ -679,6 +686,38 @@ def of_operator_certificate(*, name: str, duty: str, spki_sha256: str, days: int
         terms={"name": name, "duty": duty, "spki_sha256": spki_sha256, "days": days},
         roles=frozenset(Role),
     )
+
+
+def of_approval_rule(
+    *,
+    step: str,
+    name: str,
+    expression: str,
+    role: Role,
+    cluster_id: str,
+    hostname: str | None,
+    minimum_assurance: Assurance,
+    max_count: int,
+    priority: int,
+) -> Proposal:
+    """Return the proposal to make a rule of approval (`step` is `make`), or to let it approve machines (`enable`).
+
+    The pattern of host names is a term: it is the name of no machine.
+    """
+    proposal = _of_no_machine(
+        APPROVAL_RULE,
+        terms={
+            "step": step,
+            "name": name,
+            "expression": expression,
+            "pattern": hostname,
+            "minimum_assurance": minimum_assurance.value,
+            "max_count": max_count,
+            "priority": priority,
+        },
+        roles=frozenset({role}),
+    )
+    return replace(proposal, role=role, cluster_id=cluster_id)
 
 
 def of_cluster_version(

@@ -10,6 +10,7 @@
 from attestation.store.acme import ACMEAccount, ACMEKey, ACMEOrder
 from attestation.store.acts import ACTS_OF_ONE, Act
 from attestation.store.allow_list import AllowListRow
+from attestation.store.approval_rules import ApprovalRule
 from attestation.store.approvals import Approval
 from attestation.store.attestations import AttestationCase
 from attestation.store.audit import AuditFilter
@@ -98,6 +99,7 @@ __all__ = [
     "ActiveConfiguration",
     "AllowListRow",
     "Approval",
+    "ApprovalRule",
     "AttestationCase",
     "AuditFilter",
     "AuthorityTable",

@@ -18,6 +18,7 @@ from attestation.store.tables import (
     AKBindingRow,
     AllowListTableRow,
     ApprovalRow,
+    ApprovalRuleRow,
     CAChainRow,
     ChipMarkRow,
     ClusterRow,
@@ -90,6 +91,13 @@ AUTHORITY: Final = {
             AllowListTableRow,
             "ek_fingerprint",
             "role hostname assigned_ip cluster_id removed_at",
+        ),
+        # Who is let in without a person.
+        _table(
+            "approval-rule",
+            ApprovalRuleRow,
+            "name",
+            "expression role cluster_id hostname minimum_assurance max_count used priority enabled",
         ),
         # Which documents its machines are given, and by which schema they are judged.
         _table("cluster", ClusterRow, "cluster_id", "talos_version"),

@@ -28,7 +28,7 @@ from attestation.store.unusable import FORM, NO_DRIVER, demand_whole, place_on_s
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0048"
+HEAD = "0049"
 """The newest revision under `migrations/versions`."""
 
 _BEFORE_THE_FIRST: Final = frozenset({"0001", "0002", "0003", "0004", "0008"})

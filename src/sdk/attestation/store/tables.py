@@ -1066,6 +1066,31 @@ class AllowListTableRow(Base):
     removed_at: Mapped[datetime | None]
 
 
+class ApprovalRuleRow(Base):
+    """Rules by which machines are approved without a person."""
+
+    __tablename__ = "approval_rules"
+    __table_args__ = (
+        _one_of("role", Role),
+        CheckConstraint("used BETWEEN 0 AND max_count", name="used"),
+    )
+
+    name: Mapped[Key]
+    expression: Mapped[str]
+    role: Mapped[Role]
+    cluster_id: Mapped[str]
+    hostname: Mapped[str | None]
+    minimum_assurance: Mapped[Assurance]
+    max_count: Mapped[int]
+    used: Mapped[int]
+    priority: Mapped[int]
+    enabled: Mapped[bool]
+    created_at: Mapped[datetime]
+    created_by: Mapped[str]
+    changed_at: Mapped[datetime]
+    changed_by: Mapped[str]
+
+
 class ClusterRow(Base):
     """Clusters that operators declared. One that has machines is one without a row too."""
 

@@ -10,6 +10,7 @@ from attestation.clock import Clock
 from attestation.store.acme import ACME
 from attestation.store.acts import Acts
 from attestation.store.allow_list import AllowList
+from attestation.store.approval_rules import ApprovalRules
 from attestation.store.approvals import Approvals
 from attestation.store.attention import Attention
 from attestation.store.attestations import Attestations
@@ -69,6 +70,7 @@ class Tx:
         "ak_bindings",
         "ak_certificates",
         "allow_list",
+        "approval_rules",
         "approvals",
         "attention",
         "attestations",
@@ -150,6 +152,7 @@ class Tx:
         self.schema = Schema(sql)
         self.known_keys = KnownKeys(sql)
         self.chores = Chores(sql)
+        self.approval_rules = ApprovalRules(sql)
         self.clusters = Clusters(sql)
         self.collateral = CollateralItems(sql)
         self.issuers = Issuers(sql)

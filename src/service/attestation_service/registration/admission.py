@@ -25,9 +25,9 @@ from attestation.machines import (
 )
 from attestation.machines.chips import Kinship, MarkKind
 from attestation.machines.chips import judge as kinship_of
-from attestation.store import AKBinding, RegistrationToken, Tx
+from attestation.store import AKBinding, ApprovalRule, RegistrationToken, Tx
 from attestation_service.border import limits
-from attestation_service.entitlements import alarms, names, pending
+from attestation_service.entitlements import alarms, approval_rules, names, pending
 from attestation_service.entitlements.events import emit, hardware
 from attestation_service.registration import elsewhere
 from attestation_service.registration.binding import kinship_shown
@@ -49,6 +49,7 @@ class _Admission:
     assigned_ip: str | None = None
     cluster_id: str | None = None
     allow_listed: bool = False
+    rule: str | None = None
     alarm: str | None = None
 
 
@@ -67,7 +68,12 @@ def endorsed_by(tx: Tx, introduction: Introduction, res: Resources, at: datetime
 
 
 def _waits(
-    tx: Tx, token: RegistrationToken, validation: PathValidation | None, res: Resources, *, ak_certified: bool
+    tx: Tx,
+    token: RegistrationToken | ApprovalRule,
+    validation: PathValidation | None,
+    res: Resources,
+    *,
+    ak_certified: bool,
 ) -> bool:
     """Return True where a machine is vouched for less than its token, or the role of the token, demands."""
     trust = judge_ek_trust(allow_listed=False, chain=validation, ak_certified=ak_certified)
@@ -125,11 +131,62 @@ def admit(
                 tx.registration_tokens.use(digest, at)
             if taken is None:
                 return admission
+    if entry is None and digest is None and not waits:
+        by_rule = _by_rule(tx, introduction, validation, res, ak_certified=ak_certified, spend=spend)
+        if by_rule is not None and by_rule.alarm is None:
+            return by_rule
+        taken = by_rule.alarm if by_rule is not None else None
     vouched = entry is not None or ak_certified or (validation is not None and validation.ok)
     pending.check_quota(tx, res.settings, introduction.source, vouched=vouched, at=at, take=spend)
     return _Admission(
         Status.PENDING_APPROVAL, allow_listed=entry is not None and taken is not None, alarm=taken
     )
+
+
+def _by_rule(
+    tx: Tx,
+    introduction: Introduction,
+    validation: PathValidation | None,
+    res: Resources,
+    *,
+    ak_certified: bool,
+    spend: bool,
+) -> _Admission | None:
+    """Return what the first rule that approves a machine makes of it; with an alarm where another is called so.
+
+    Like a token it admits who is vouched for well enough for its role. A role that came under dual control since the
+    rule was enabled is given by none.
+    """
+    rules = tx.approval_rules.enabled(approval_rules.MOST_RULES)
+    if not rules:
+        return None
+    trust = judge_ek_trust(allow_listed=False, chain=validation, ak_certified=ak_certified)
+    facts = approval_rules.facts_of(
+        introduction.hw,
+        certificate=introduction.certificate,
+        ek_fingerprint=introduction.ek_fingerprint,
+        ek_source=introduction.ek_source,
+        ek_template=introduction.ek_template,
+        assurance=trust.assurance,
+        desired_role=introduction.desired_role,
+        desired_cluster=introduction.cluster_id,
+        source=introduction.source,
+    )
+    for rule in rules:
+        if rule.role in res.settings.dual_control_roles:
+            continue
+        said = approval_rules.judge(rule.expression, rule.minimum_assurance, rule.hostname, facts)
+        if said.why or _waits(tx, rule, validation, res, ak_certified=ak_certified):
+            continue
+        admission = _Admission(
+            Status.REGISTERED, rule.role, said.hostname, None, rule.cluster_id, rule=rule.name
+        )
+        taken = _taken(tx, admission, res.settings)
+        if taken is not None:
+            return replace(admission, alarm=taken)
+        if not spend or tx.approval_rules.use(rule.name):
+            return admission
+    return None
 
 
 def _taken(tx: Tx, admission: _Admission, settings: Settings) -> str | None:
@@ -240,7 +297,7 @@ def create(
         at,
         iso_url=res.settings.iso_url,
         prev_state=None if expected is None else expected.status,
-        detail=f"assurance {machine.assurance}: {trust.reason}{vouching.told}",
+        detail=f"assurance {machine.assurance}: {trust.reason}{vouching.told}{_by(admission)}",
     )
     return machine
 
@@ -260,6 +317,10 @@ def _arrived(
     if words is not None:
         alarms.sound(tx, words, at, subject=arrived.fingerprint, machine=arrived, source=introduction.source)
     return arrived
+
+
+def _by(admission: _Admission) -> str:
+    return "" if admission.rule is None else f"; approved by rule {admission.rule}"
 
 
 def _sound_kinship(tx: Tx, machine: Machine, kinship: Kinship, source: str, at: datetime) -> None:
