@@ -19,7 +19,7 @@ from attestation_agent.kiosk import gpt
 from attestation_agent.kiosk.exits import NoDisk
 
 AUTO_ORDER: Final = ("nvme0n1", "sda", "sdb", "vda")
-SECTOR_BYTES: Final = 512
+UNIT_BYTES: Final = 512
 """In this unit /sys counts, whatever the disk has."""
 MIN_BYTES: Final = 16 << 20
 
@@ -96,8 +96,8 @@ def _disk(at: Path, device: Path, used: frozenset[str]) -> Disk:
     partitions = [
         Partition(
             name=each.name,
-            start_bytes=_number(each / "start") * SECTOR_BYTES,
-            size_bytes=_number(each / "size") * SECTOR_BYTES,
+            start_bytes=_number(each / "start") * UNIT_BYTES,
+            size_bytes=_number(each / "size") * UNIT_BYTES,
         )
         for each in below
     ]
@@ -107,8 +107,8 @@ def _disk(at: Path, device: Path, used: frozenset[str]) -> Disk:
         name=at.name,
         path=device,
         number=_text(at / "dev"),
-        size_bytes=_number(at / "size") * SECTOR_BYTES,
-        sector_bytes=_number(at / "queue/logical_block_size") or SECTOR_BYTES,
+        size_bytes=_number(at / "size") * UNIT_BYTES,
+        sector_bytes=_number(at / "queue/logical_block_size") or UNIT_BYTES,
         model=clean(maker)[:60] or "unknown model",
         removable=_number(at / "removable") != 0 or "/usb" in str(at.resolve()),
         read_only=_number(at / "ro") != 0,

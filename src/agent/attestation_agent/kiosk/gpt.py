@@ -13,7 +13,7 @@ HEAD_BYTES: Final = 1 << 20
 """What is read of a disk or image: its table lies in there, and everything that firmware looks for at its start."""
 
 ESP: Final = uuid.UUID("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
-SECTORS: Final = (512, 4096)
+BYTES_OF_SECTORS: Final = (512, 4096)
 _SIGNATURE = b"EFI PART"
 _HEADER_BYTES = 92
 _ENTRY_BYTES = 128
@@ -60,7 +60,7 @@ def parse(head: bytes) -> Table:
     Raises:
         MalformedEvidence: There is none for sectors of 512 or 4096 bytes, or it is damaged.
     """
-    for sector_bytes in SECTORS:
+    for sector_bytes in BYTES_OF_SECTORS:
         header = head[sector_bytes : sector_bytes + _HEADER_BYTES]
         if len(header) == _HEADER_BYTES and header.startswith(_SIGNATURE):
             return Table(sector_bytes=sector_bytes, entries=_entries(head, header, sector_bytes))

@@ -89,7 +89,7 @@ def _sign(flags: Mapping[str, Any]) -> int:
 
 def _digest(path: Path) -> bytes:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+        return hashlib.file_digest(file, hashlib.sha256).digest()
 
 
 def install(environ: Mapping[str, str], *, conf: Path = CONF, world: World | None = None) -> int:
