@@ -175,7 +175,7 @@ def test_an_empty_machine_becomes_what_two_people_approved(
         machine.wait_for(r"Code ([0-9a-f ]{19})", BOOT_SECONDS)
         machine.wait_for("Registration token", 120)
         machine.type("")
-        machine.wait_for("waits.for_approval", 300)
+        machine.wait_for("Waits for an operator", 300)
         machine.screen(place / "waits.png")
 
         # 2. One person is not enough; two are.

@@ -183,9 +183,11 @@ class Kiosk:
         who = Identified(ek_fingerprint=fingerprint, ek_source=identity.ek_source)
         hardware = read_hardware(self._chosen.agent.sysfs)
         self._say(f"TPM  {identity.manufacturer} {identity.vendor}, EK {identity.template}, {who.ek_source}")
-        self._say(f"EK   {who.ek_fingerprint}")
+        # Two lines of the same length, so that somebody can read it out.
+        self._say(f"EK   {who.ek_fingerprint[:48]} {who.ek_fingerprint[48:]}", indent="     ")
         self._say(f"Code {who.short_code}  (compare it with what the operator sees)")
-        self._say("     " + ", ".join(f"{name[3:]} {value}" for name, value in hardware.items()))
+        words = ", ".join(f"{name[3:]} {value}" for name, value in hardware.items())
+        self._say(f"     {words}", indent="     ")
         return who
 
     # Whom we ask

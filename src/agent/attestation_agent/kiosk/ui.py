@@ -6,6 +6,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Final, TextIO
 
 from attestation.text import clean
@@ -15,6 +16,14 @@ BAR: Final = 30
 PROGRESS_SECONDS: Final = 1.0
 MAX_ANSWER: Final = 4096
 MAX_SAID: Final = 4096
+_SENTENCES: Final = MappingProxyType(
+    {
+        "activated": "Registered as {machine_id}: {status}",
+        "waits.for_approval": "Waits for an operator, who compares the code. It asks every half minute.",
+        "service_keys.pinned": "Keys of the service, believed by {by}: SHA-256 {sha256}",
+    }
+)
+"""Events of the agent that each machine meets, as a person reads them; all others are looked up by their names."""
 
 
 class Screen:
@@ -40,11 +49,18 @@ class Screen:
         self._monotonic = monotonic
         self._shown: tuple[str, float] | None = None
         self._bar = False
+        self._told = ""
 
-    def say(self, text: str = "") -> None:
-        """Write *text*, wrapped; nothing in it is obeyed by the terminal, or begins a line of its own."""
+    def say(self, text: str = "", *, indent: str = "  ") -> None:
+        """Write *text*, wrapped; nothing in it is obeyed by the terminal, or begins a line of its own.
+
+        Args:
+            text: What.
+            indent: Before its second line and later ones.
+        """
         self._end_bar()
-        wrapped = textwrap.wrap(clean(text)[:MAX_SAID], COLUMNS, subsequent_indent="  ")
+        self._told = ""
+        wrapped = textwrap.wrap(clean(text)[:MAX_SAID], COLUMNS, subsequent_indent=indent)
         print("\n".join(wrapped), file=self._out, flush=True)
 
     def ask(self, question: str) -> str | None:
@@ -90,8 +106,14 @@ class Screen:
         self._log("ERROR: ", event, fields)
 
     def _log(self, level: str, event: str, fields: dict[str, object]) -> None:
-        told = " ".join(f"{name}={value}" for name, value in fields.items() if value is not None)
-        self.say(f"{level}{event} {told}".rstrip())
+        known = {name: value for name, value in fields.items() if value is not None}
+        told = _SENTENCES.get(event, "").format_map(known) or " ".join(
+            [event, *(f"{name}={value}" for name, value in known.items())]
+        )
+        # What is said again and again must not push away the code that people compare.
+        if level or told != self._told:
+            self.say(f"{level}{told}")
+        self._told = told
 
     def _end_bar(self) -> None:
         if self._bar:
