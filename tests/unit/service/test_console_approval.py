@@ -368,3 +368,19 @@ async def test_without_the_setting_there_is_no_such_route(start: Starter) -> Non
                          ("POST", "/api/v1/token"), ("GET", "/device")):  # fmt: skip
         answer = await service.http.request(method, path)
         assert (answer.status_code, problem(answer)) == (404, "route-unknown"), path
+
+
+@pytest.mark.threat("T350")
+async def test_who_says_the_same_cannot_hide_it(service: Service) -> None:
+    """Neither by other letters of the same UUID, nor among all who say nothing, nor behind strangers who say it too."""
+    known = SoftwareNode()
+    await service.introduce(known, hw_uuid=HARDWARE.uuid)
+    await service.act(known, "approve", {"role": "worker-app"})
+    for number in range(8):
+        said = (HARDWARE.uuid or "").upper() if number % 2 else f"0000000{number}-0000-4000-8000-000000000000"
+        await service.introduce(SoftwareNode(), hw_uuid=said, hw_mac="unknown", hw_serial="unknown")
+    other = await ask(service, uuid=(HARDWARE.uuid or "").upper(), mac="", serial="7XQ1")
+    asked = await ask(service, mac="unknown", serial="UNKNOWN")
+    shown = (await service.operator("GET", f"/console-codes/{asked['user_code']}")).json()
+    assert shown["other_codes"] == [other["user_code"]]
+    assert (shown["machines"][0], len(shown["machines"])) == (known.machine_id, 5)

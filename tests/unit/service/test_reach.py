@@ -182,7 +182,9 @@ async def test_tokens_and_entries_of_others_are_not_there(place: Place) -> None:
         new = entry | {"ek_fingerprint": "c" * 96} | where
         assert await place.refused("POST", "/allow-list", {"entries": [new]}) == (403, "forbidden")
     taken = {"entries": [entry | {"cluster_id": OURS}]}
-    assert await place.refused("POST", "/allow-list", taken) == (403, "forbidden")
+    refused = await place.ask("POST", "/allow-list", taken)
+    assert (refused.status_code, code(refused)) == (403, "forbidden")
+    assert THEIRS not in refused.text, "whose it is, she is not told"
     assert await place.items("/registration-tokens", "token_id") == {made[OURS]}
     assert await place.items("/allow-list", "ek_fingerprint") == {"b" * 96}
     gone = await place.refused("DELETE", f"/registration-tokens/{made[THEIRS]}")
@@ -196,6 +198,40 @@ async def test_tokens_and_entries_of_others_are_not_there(place: Place) -> None:
     await place.ok(
         "POST", "/allow-list", {"entries": [entry | {"ek_fingerprint": "c" * 96, "cluster_id": OURS}]}
     )
+
+
+@pytest.mark.threat("T319")
+@pytest.mark.parametrize("act", ["approve", "replace"])
+@pytest.mark.parametrize("removed", [False, True])
+async def test_an_ek_that_others_listed_is_not_accepted_at_an_approval(
+    place: Place, act: str, removed: bool
+) -> None:
+    """A machine that waits asks for her cluster by its own word; its EK was said to be of another one, also once."""
+    new = place.machines[f"new-{OURS}"]
+    ek = (await place.ok("GET", place.path(f"new-{OURS}")))["ek_fingerprint"]
+    entry = {"role": "linux", "ek_fingerprint": ek, "cluster_id": THEIRS}
+    assert (await place.committee.ask("all", "POST", "/allow-list", {"entries": [entry]})).is_success
+    if removed:
+        assert (await place.committee.ask("all", "DELETE", f"/allow-list/{ek}")).is_success
+    path, body = place.path(f"new-{OURS}", "/approve"), {"role": "linux", "cluster_id": OURS}
+    if act == "replace":
+        path, body = place.path(OURS, "/replace"), {"new": new.machine_id or "", "reason": "x"}
+    before = await place.committee.state()
+    assert await place.refused("POST", path, body | {"accept_ek": True}) == (403, "forbidden")
+    assert await place.committee.state() == before
+    await place.ok("POST", path, body)
+
+
+async def test_keys_of_ones_machine_name_no_machine_of_others(place: Place) -> None:
+    """Its chip was once another machine, elsewhere: that one is not named, nor what it attested with."""
+    node = place.machines[f"new-{THEIRS}"]
+    for method, act, body in (("POST", "/reject", {"reason": "x"}), ("DELETE", "", None)):
+        assert (await place.committee.ask("all", method, place.path(f"new-{THEIRS}", act), body)).is_success
+    node.new_ak()
+    await place.committee.service.introduce(node, **vouched(node.ek), cluster_id=OURS)
+    path = place.path(f"new-{THEIRS}", "/keys")
+    assert len((await place.committee.ask("all", "GET", path)).json()["earlier"]) == 1
+    assert (await place.ok("GET", path))["earlier"] == []
 
 
 async def test_policies_are_those_of_ones_own_cluster(place: Place) -> None:
@@ -259,6 +295,9 @@ async def test_votes_are_for_what_is_in_ones_own_cluster(place: Place) -> None:
         404,
         "approval-unknown",
     )
+    votes = [vote["id"] for each in await board.waiting() for vote in each["approvals"]]
+    told = {await place.refused("DELETE", f"/approvals/{vote}") for vote in votes}
+    assert told == {(403, "forbidden"), (404, "approval-unknown")}, "hers to see, and not"
     assert (await place.ok("GET", f"/approvals/{ours}/proposal"))["proposal_digest"] == ours
     assert {each["proposal_digest"] for each in await board.waiting()} == {ours, theirs}
     # What others want elsewhere is no rival of hers, and is not told of either.

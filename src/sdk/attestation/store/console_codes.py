@@ -111,9 +111,9 @@ _RIVALS = Prepared(
         _C.user_code != bindparam("of_code"),
         *_OPEN,
         or_(
-            _C.hw_uuid == bindparam("uuid"),
-            _C.hw_mac == bindparam("mac"),
-            _C.hw_serial == bindparam("serial"),
+            func.lower(_C.hw_uuid) == bindparam("uuid"),
+            func.lower(_C.hw_mac) == bindparam("mac"),
+            func.lower(_C.hw_serial) == bindparam("serial"),
         ),
     )
     .order_by(_C.id)
@@ -128,7 +128,8 @@ _MACHINES = Prepared(
             func.lower(_M.hw_serial) == bindparam("serial"),
         )
     )
-    .order_by(_M.machine_id)
+    # Anybody registers eight that say it too: who was admitted is told of first.
+    .order_by(_M.role.is_(None), _M.machine_id)
     .limit(bindparam("rows"))
 )
 _OF_HARDWARE = Prepared(
@@ -152,6 +153,13 @@ _PURGE = Prepared(
 _ALIKE = 8
 UNSAID = frozenset({"", "unknown"})
 """What a machine is recorded with that says nothing of its hardware."""
+
+
+def _compared(uuid: str | None, mac: str | None, serial: str | None) -> dict[str, str | None]:
+    """Return what is looked for: in either case of letters, and None, which is like nothing, where nothing is said."""
+    said = {"uuid": uuid, "mac": mac, "serial": serial}
+    lower = {name: (text or "").lower() for name, text in said.items()}
+    return {name: None if text in UNSAID else text for name, text in lower.items()}
 
 
 class ConsoleCodes:
@@ -220,17 +228,15 @@ class ConsoleCodes:
 
     def alike(self, code: ConsoleCode, at: datetime) -> tuple[list[str], list[str]]:
         """Return machines that say the same of their hardware, by id, and other codes that wait; the first eight."""
-        hints = {"uuid": code.hw_uuid, "mac": code.hw_mac, "serial": code.hw_serial}
-        lower = {name: hint and hint.lower() for name, hint in hints.items()}
-        machines = self._sql.rows(_MACHINES, **lower, rows=_ALIKE)
-        codes = self._sql.rows(_RIVALS, **hints, of_code=code.user_code, at=to_micros(at), rows=_ALIKE)
+        said = _compared(code.hw_uuid, code.hw_mac, code.hw_serial)
+        machines = self._sql.rows(_MACHINES, **said, rows=_ALIKE)
+        codes = self._sql.rows(_RIVALS, **said, of_code=code.user_code, at=to_micros(at), rows=_ALIKE)
         return [row[0] for row in machines], [row[0] for row in codes]
 
     def of_hardware(self, uuid: str, mac: str, serial: str, at: datetime) -> list[str]:
         """Return codes that wait, of consoles that say any of this of their hardware; the first eight."""
-        said = {"uuid": uuid, "mac": mac, "serial": serial}
-        lower = {name: None if text in UNSAID else text.lower() for name, text in said.items()}
-        return [row[0] for row in self._sql.rows(_OF_HARDWARE, **lower, at=to_micros(at), rows=_ALIKE)]
+        said = _compared(uuid, mac, serial)
+        return [row[0] for row in self._sql.rows(_OF_HARDWARE, **said, at=to_micros(at), rows=_ALIKE)]
 
     def purge(self, before: datetime, batch: int) -> int:
         """Delete up to *batch* codes whose time to be kept is over; return how many."""

@@ -27,7 +27,7 @@ from attestation.machines.names import names_of
 from attestation.store import AllowListRow, Tx
 from attestation_service.auth import Operator, OperatorDep
 from attestation_service.border.bodies import parse_json
-from attestation_service.context.reach import demand_cluster, holds
+from attestation_service.context.reach import demand_cluster, demand_entry, holds
 from attestation_service.entitlements import names
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
@@ -122,9 +122,8 @@ def _demand_reach(tx: Tx, operator: Operator, rows: Sequence[AllowListRow]) -> N
     if operator.clusters is None:
         return
     for wanted in rows:
-        before = tx.allow_list.ever(wanted.ek_fingerprint)
-        for each in (wanted, before) if before is not None else (wanted,):
-            demand_cluster(operator, each.cluster_id)
+        demand_cluster(operator, wanted.cluster_id)
+        demand_entry(operator, tx.allow_list.ever(wanted.ek_fingerprint))
 
 
 def _demand_apart(entries: Sequence[AllowListEntry]) -> None:

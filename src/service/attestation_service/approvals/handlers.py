@@ -142,10 +142,11 @@ async def withdraw(
 
     def work(tx: Tx) -> None:
         approval = tx.approvals.get(approval_id)
-        if approval is None:
-            raise ApprovalUnknown("no such vote")
         # By the stable subject: a name may be somebody else's tomorrow.
-        if operator.sub != approval.vote.operator_sub:
+        own = approval is not None and operator.sub == approval.vote.operator_sub
+        if approval is None or not (own or is_within(json.loads(approval.proposal), operator.clusters)):
+            raise ApprovalUnknown("no such vote")
+        if not own:
             raise Forbidden(
                 f"vote {approval_id} is that of {approval.vote.operator_cn}; only they withdraw it"
             )

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from attestation.errors import ApprovalUnknown, Forbidden, MachineUnknown
 from attestation.machines import DEFAULT_CLUSTER, Machine
 from attestation.machines.dual_control import REGISTRATION_TOKEN
+from attestation.store import AllowListRow
 from attestation_service.context.identity import Operator
 
 Reach = Literal["fleet", "cluster", "any"]
@@ -57,6 +58,16 @@ def demand_cluster(operator: Operator, cluster_id: str | None) -> None:
             f"{operator.cn} may do this in {', '.join(sorted(operator.clusters))} only, not in "
             f"{cluster_id or DEFAULT_CLUSTER}"
         )
+
+
+def demand_entry(operator: Operator, entry: AllowListRow | None) -> None:
+    """Check that *entry*, listed or removed long ago, may give way to one of *operator*; None is no entry.
+
+    Raises:
+        Forbidden: It is of a cluster that is none of theirs, and which one they are not told.
+    """
+    if entry is not None and not holds(operator, entry.cluster_id):
+        raise Forbidden(f"{operator.cn} may not say anything of this EK: others did, for their cluster")
 
 
 def demand_proposal(operator: Operator, members: Mapping[str, Any]) -> None:

@@ -148,7 +148,7 @@ def _sees(tx: Tx, operator: Operator, machine_id: str) -> bool:
     return machine is not None and holds(operator, cluster_of(machine))
 
 
-async def get_keys(machine_id: Id, *, res: Res) -> KeysDetail:
+async def get_keys(machine_id: Id, *, res: Res, operator: OperatorDep) -> KeysDetail:
     """Show where the activation of a machine's keys stands.
 
     Names and times; never a key, nonce or credential.
@@ -172,6 +172,7 @@ async def get_keys(machine_id: Id, *, res: Res) -> KeysDetail:
                 KeyBindingDetail(ak_name=b.ak_name.hex(), machine_id=b.machine_id, bound_at=b.bound_at)
                 for b in tx.ak_bindings.of_ek(machine.fingerprint)
                 if b.ak_name != machine.key_name
+                and (b.machine_id == machine_id or _sees(tx, operator, b.machine_id))
             ],
             activations=[
                 OpenActivation(issued_at=c.issued_at, expires_at=c.expires_at)
