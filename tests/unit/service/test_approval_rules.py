@@ -141,12 +141,14 @@ async def test_the_higher_one_is_asked_first_and_a_name_is_given_once(committee:
 async def test_a_rule_is_tried_on_who_waits(committee: Committee) -> None:
     """Each machine with its verdict; nothing is changed, and nothing that a machine says breaks it."""
     good, other = await comes(committee, "W1"), await comes(committee, "é" * 40)
+    unknown = await comes(committee, "W5", known=False)
     terms = {name: RULE[name] for name in ("expression", "hostname")}
     tried = (await committee.ask("one", "GET", f"/approval-rule-trials?{urlencode(terms)}")).json()["items"]
     said = {each["machine_id"]: (each["approves"], each["hostname"], each["why"]) for each in tried}
     assert said == {
         good["machine_id"]: (True, "w-w1", ""),
         other["machine_id"]: (False, None, "the expression is false"),
+        unknown["machine_id"]: (False, None, "vouched for as tofu, less than ek-chain"),
     }
     assert (await comes(committee, "W9"))["status"] == "pending_approval"
 
