@@ -105,11 +105,12 @@ JSON = "application/json"
         ((201, JSON, b"{}"), 502, "factory-answer-invalid"),
         ((201, JSON, b"[" * 4096), 502, "factory-answer-invalid"),
         ((201, JSON, b'{"id": 7}'), 502, "factory-answer-invalid"),
+        ((201, JSON, b'{"id": "\\u001b[2J"}'), 502, "factory-answer-invalid"),
         ((201, JSON, b"x" * (client.MAX_ANSWER_BYTES + 1)), 502, "factory-answer-invalid"),
         ((400, "text/plain", b"field x not found\x1b[2J"), 503, "factory-unavailable"),
         ((302, "text/plain", b""), 503, "factory-unavailable"),
     ],
-    ids=["other-id", "no-id", "no-json", "number", "too-long", "refused", "elsewhere"],
+    ids=["other-id", "no-id", "no-json", "number", "terminal", "too-long", "refused", "elsewhere"],
 )
 async def test_what_is_not_the_schematic_is_not_used(
     start: Starter, factory: FakeFactory, answer: tuple[int, str, bytes], status: int, word: str

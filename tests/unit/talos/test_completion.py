@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from attestation.errors import BaseConfigInvalid
 from attestation.talos.completion import Own, OwnFile, complete
-from attestation.talos.documents import MAX_BYTES
+from attestation.talos.documents import MAX_BYTES, MAX_OPEN_BRACKETS
 from attestation.talos.versions import Generation
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -109,6 +109,14 @@ def test_aliases_are_bounded() -> None:
         bomb += f"{this}: &{this} [{','.join([f'*{below}'] * 10)}]\n".encode()
     with pytest.raises(BaseConfigInvalid, match="tenfold"):
         classic(bomb, FULL)
+
+
+def test_open_brackets_are_bounded() -> None:
+    """One that is open costs as much as all others; those that are closed, in texts too, cost nothing more."""
+    text = "[]" * 1000 + "{" * (MAX_OPEN_BRACKETS - 1)
+    assert text.encode() in classic(f"machine: {{}}\nx: '{text}'\n".encode(), FULL)
+    with pytest.raises(BaseConfigInvalid, match="brackets"):
+        classic(b"machine: {}\nx: " + b"[{" * (MAX_OPEN_BRACKETS // 2) + b"[", FULL)
 
 
 def test_secrets_are_not_in_errors() -> None:

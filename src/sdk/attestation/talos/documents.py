@@ -2,12 +2,14 @@
 
 YAML 1.2 round trip (ruamel.yaml): comments, document order and everything we do not know survive. Refused, because two
 readers could understand it differently or it costs without bound: duplicate keys, aliases that expand more than
-tenfold or refer to themselves, more than 1 MiB (DELIVERY-AND-OPERATORS §2.5).
+tenfold or refer to themselves, more than 1 MiB (DELIVERY-AND-OPERATORS §2.5), or brackets within brackets: for each
+that is open, ruamel looks at all others again, and a megabyte of them would take hours.
 """
 
 from __future__ import annotations
 
 import io
+import re
 from typing import Any, Final
 
 from ruamel.yaml import YAML
@@ -20,6 +22,8 @@ from attestation.errors import BaseConfigInvalid
 
 MAX_BYTES: Final = 1 << 20
 MAX_ALIAS_EXPANSION: Final = 10
+MAX_OPEN_BRACKETS: Final = 200
+"""Also those in texts and comments count, where they are not closed: a file in a configuration has not as many."""
 
 STUMBLES: Final = (
     YAMLError,
@@ -33,6 +37,9 @@ STUMBLES: Final = (
 """What ruamel raises over texts: beside its own errors, what YAML allows and Python does not, e.g. mappings as keys."""
 
 
+_BRACKET: Final = re.compile(r"[\[\]{}]")
+
+
 def read_stream(text: bytes) -> list[CommentedMap]:
     """Return the documents of *text*, each a mapping; empty documents are left out.
 
@@ -43,6 +50,7 @@ def read_stream(text: bytes) -> list[CommentedMap]:
         raise BaseConfigInvalid(f"configuration: more than {MAX_BYTES} bytes")
     try:
         decoded = text.decode("utf-8")
+        demand_shallow(decoded)
         _check_aliases(decoded)
         found = [each for each in _round_trip().load_all(decoded) if each is not None]
     except STUMBLES as e:
@@ -50,6 +58,21 @@ def read_stream(text: bytes) -> list[CommentedMap]:
     if not all(isinstance(each, CommentedMap) for each in found):
         raise BaseConfigInvalid("configuration: a document is not a mapping")
     return found
+
+
+def demand_shallow(text: str) -> None:
+    """Refuse *text* with more brackets open at once than any configuration has; before anything reads it.
+
+    Raises:
+        BaseConfigInvalid: It has.
+    """
+    depth = 0
+    for each in _BRACKET.finditer(text):
+        depth = depth + 1 if each[0] in "[{" else max(0, depth - 1)
+        if depth > MAX_OPEN_BRACKETS:
+            raise BaseConfigInvalid(
+                f"configuration: more than {MAX_OPEN_BRACKETS} brackets within one another"
+            )
 
 
 def write_stream(documents: list[CommentedMap]) -> bytes:

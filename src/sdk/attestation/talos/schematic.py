@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from ruamel.yaml import YAML
 
 from attestation.errors import BaseConfigInvalid, SchematicInvalid
-from attestation.talos.documents import STUMBLES, plain, read_stream
+from attestation.talos.documents import STUMBLES, demand_shallow, plain, read_stream
 from attestation.talos.redaction import HIDDEN, SECRET_MEMBERS, preview
 from attestation.talos.versions import Generation
 
@@ -50,6 +50,8 @@ _SECRET_NAME: Final = re.compile(
     r"token|secret|passw|passphrase|private|psk|api-?key|credential|auth(?!enticator)", re.IGNORECASE
 )
 _RUN: Final = re.compile(r"[A-Za-z0-9_-]{22,}")
+_NAMED: Final = re.compile(r"([A-Za-z0-9_.-]+)\s*[=:](?!//)\s*[^\s&;,]")
+"""A name and its value within a value: of a query, of the text of an environment, of a YAML that is none."""
 _USERINFO: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]*@")
 
 
@@ -194,7 +196,9 @@ def parse(text: bytes) -> Schematic:
     yaml = YAML(typ="rt", pure=True)
     yaml.allow_duplicate_keys = False
     try:
-        found = plain(yaml.load(text.decode()))
+        decoded = text.decode()
+        demand_shallow(decoded)
+        found = plain(yaml.load(decoded))
     except (*STUMBLES, BaseConfigInvalid):
         raise SchematicInvalid("not YAML that everybody reads alike") from None
     whole = _members(found, {"customization": dict, "overlay": dict}, "")
@@ -249,7 +253,13 @@ def _demand_for_all(argument: str, number: int) -> None:
     where = f"kernel argument {number}"
     if not 0 < len(argument) <= MAX_TEXT or not argument.isascii() or not argument.isprintable():
         raise SchematicInvalid(f"{where} is 1 to {MAX_TEXT} visible characters of ASCII")
-    name, _, value = argument.partition("=")
+    # A kernel ends an argument at each blank, so what stands behind one is an argument of its own.
+    for each in argument.split(" "):
+        _demand_argument(each, where)
+
+
+def _demand_argument(argument: str, where: str) -> None:
+    name, equals, value = argument.partition("=")
     if name == "talos.config":
         address, _, query = value.partition("?")
         # Its query is that of every machine, so it cannot name one; and a token could only stand in the path.
@@ -260,13 +270,16 @@ def _demand_for_all(argument: str, number: int) -> None:
         return
     if name in ("talos.config.early", "talos.config.inline"):
         raise SchematicInvalid(f"{where}: a configuration in kernel arguments is read by everybody")
-    _demand_no_secret(name, value, where)
+    # Without a value, it is one: whatever reads the kernel's arguments takes it from there.
+    _demand_no_secret(name if equals else "", value if equals else name, where)
 
 
 def _demand_no_secret(name: str, value: str, where: str) -> None:
     """Refuse a value that its name calls a secret, or that looks like a random or unique one; it is never quoted."""
     if value and (name in SECRET_MEMBERS or _SECRET_NAME.search(name)):
         raise SchematicInvalid(f"{where} is called like a secret, and everybody can read a schematic")
+    if any(each[1] in SECRET_MEMBERS or _SECRET_NAME.search(each[1]) for each in _NAMED.finditer(value)):
+        raise SchematicInvalid(f"{where} names a secret in its value, and everybody can read a schematic")
     if _USERINFO.search(value):
         raise SchematicInvalid(f"{where} has a name or password in its address")
     for run in _RUN.findall(value):

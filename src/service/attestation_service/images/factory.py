@@ -117,6 +117,6 @@ def _id_of(body: bytes) -> str:
     except (ValueError, RecursionError):
         found = None
     name = found.get("id") if isinstance(found, dict) else None
-    if not isinstance(name, str) or not name.isascii() or len(name) > 128:
+    if not isinstance(name, str) or not name.isascii() or not name.isprintable() or len(name) > 128:
         raise FactoryAnswerInvalid("the image factory's answer has no id")
     return name
