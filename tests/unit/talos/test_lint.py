@@ -10,6 +10,7 @@ from attestation.errors import RequestInvalid
 from attestation.machines import Role
 from attestation.talos.completion import Own, complete
 from attestation.talos.lint import MAX_FINDINGS, Level, lint, told
+from attestation.talos.redaction import HIDDEN, preview
 from attestation.talos.versions import Generation, definitions, generation_of, kinds
 
 CANARY = "canary-7c1f0b"
@@ -44,7 +45,9 @@ def findings(text: bytes, generation: Generation, role: Role | None = None) -> d
     ("version", "generation"),
     [
         ("v1.9.5", Generation.CLASSIC),
-        ("1.11", Generation.CLASSIC),
+        ("v1.9.99", Generation.CLASSIC),
+        ("v1.10.0", Generation.CLASSIC_WITH_MORE),
+        ("1.11", Generation.CLASSIC_WITH_MORE),
         ("v1.12.0", Generation.NETWORK_DOCUMENTS),
         ("v1.13.9", Generation.NETWORK_DOCUMENTS),
         ("v1.14.0-beta.1", Generation.ALL_DOCUMENTS),
@@ -65,7 +68,7 @@ def test_what_is_no_version_that_is_known_is_refused(version: str) -> None:
         generation_of(version)
 
 
-@pytest.mark.parametrize(("generation", "count"), list(zip(Generation, [11, 44, 89], strict=True)))
+@pytest.mark.parametrize(("generation", "count"), list(zip(Generation, [11, 11, 44, 89], strict=True)))
 def test_the_schemas_are_whole(generation: Generation, count: int) -> None:
     """So many documents each version has, v1alpha1 among them, all of them defined."""
     assert len(kinds(generation)) == count
@@ -175,6 +178,28 @@ def test_no_kind_of_document_was_dropped_yet() -> None:
         assert set(kinds(older)) <= set(kinds(later))
 
 
+def test_what_came_between_two_schemas_is_no_error() -> None:
+    """1.11 encrypts by VolumeConfig and has UserVolumeConfig, of which the schema of 1.9 knows nothing."""
+    volume = (
+        b"apiVersion: v1alpha1\nkind: VolumeConfig\nname: STATE\nencryption: {provider: luks2, keys: []}\n"
+    )
+    user = b"---\napiVersion: v1alpha1\nkind: UserVolumeConfig\nname: data\nprovisioning: {minSize: 10GB}\n"
+    between = generation_of("v1.11.3")
+    assert [(each.document, each.path, each.level) for each in lint(volume + user, between)] == [
+        (1, "encryption", Level.UNPROVEN),
+        (2, "", Level.UNPROVEN),
+    ]
+    assert HIDDEN not in preview(user, between)
+    # What no schema knows is refused there as elsewhere, and so is a document of a still later one; 1.9 knows neither.
+    assert findings(volume.replace(b"keys", b"keyz") + user, between)["encryption.keyz"] == "error"
+    assert findings(user.replace(b"minSize", b"minSiez"), between)["provisioning.minSiez"] == "error"
+    assert findings(b"machine: {bogus: 1}\n", between) == {"machine.bogus": "error"}
+    assert findings(b"apiVersion: v1alpha1\nkind: EtcFileConfig\nname: a\n", between) == {"": "error"}
+    assert {each.level for each in lint(volume + user, Generation.CLASSIC)} == {Level.ERROR}
+    # What 1.12 dropped fits still.
+    assert findings(SEED_STYLE, between) == {}
+
+
 def test_so_many_findings_and_no_more() -> None:
     """A hostile document does not make a long answer."""
     many = "".join(f"k{n}: 1\n" for n in range(3 * MAX_FINDINGS))
@@ -244,6 +269,7 @@ def test_a_hostname_goes_with_auto_off() -> None:
 
 BASES = {
     Generation.CLASSIC: b"version: v1alpha1\nmachine:\n  install: {disk: /dev/sda}\n",
+    Generation.CLASSIC_WITH_MORE: b"version: v1alpha1\nmachine:\n  install: {disk: /dev/sda}\n",
     Generation.NETWORK_DOCUMENTS: (
         b"version: v1alpha1\nmachine:\n  install: {disk: /dev/sda}\n"
         b"---\napiVersion: v1alpha1\nkind: LinkConfig\nname: eno1\n"

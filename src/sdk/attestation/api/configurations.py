@@ -60,7 +60,7 @@ class ConfigurationFinding(Wire):
     document: int = Field(description="Which document of the stream, from 1")
     kind: str = Field(description="Of that document; empty for v1alpha1")
     path: str
-    level: Literal["error", "deprecated"]
+    level: Literal["error", "deprecated", "unproven"]
     words: str
 
 

@@ -109,7 +109,7 @@ def _complete(documents: list[CommentedMap], own: Own, generation: Generation) -
         install = _map(machine, "install")
         if not install.get("image"):
             install["image"] = quoted(own.installer_image)
-    if generation is Generation.CLASSIC:
+    if not generation.since(Generation.NETWORK_DOCUMENTS):
         _classic_network(machine, own)
     _write(_map(machine, "nodeLabels"), own.labels)
     _write(_map(machine, "nodeAnnotations"), own.annotations)

@@ -1,7 +1,8 @@
 """What a machine's version of Talos would refuse, or warn of, in a configuration, told without its values (§2.2, R37).
 
 Each document is judged alone, by the definition of its kind. What only an older schema knows is `deprecated`: the
-loader still takes it, with a warning. Everything else that does not fit is an `error`.
+loader still takes it, with a warning. What only a later schema knows is `unproven` for a version between two schemas:
+one of them brought it. Everything else that does not fit is an `error`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Level(StrEnum):
 
     ERROR = "error"
     DEPRECATED = "deprecated"
+    UNPROVEN = "unproven"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -116,13 +118,30 @@ def _by_schema(number: int, kind: str, value: Any, generation: Generation) -> It
             document=number, kind=clean(kind)[:64], path=clean(path)[:200], level=level, words=words
         )
 
+    later = generation.later_schema
+    if later is not None and kind not in kinds(later):
+        later = None
     if kind not in kinds(generation):
+        if later is not None:
+            yield finding("", Level.UNPROVEN, _BETWEEN)
+            for path, words in _faults(later, kind, value):
+                yield finding(path, Level.ERROR, words)
+            return
         yield finding("", Level.ERROR, "no kind of document that this version of Talos knows")
         return
     before: list[dict[str, str]] | None = None
+    newer: dict[str, str] | None = None
     for path, words in _faults(generation, kind, value):
         if words == UNKNOWN and (kind, path) in IN_NO_SCHEMA:
             yield finding(path, Level.DEPRECATED, "in no schema, and taken all the same")
+            continue
+        if later is not None and newer is None:
+            newer = dict(_faults(later, kind, value))
+        if newer is not None and path not in newer:
+            yield finding(path, Level.UNPROVEN, _BETWEEN)
+            for below, below_words in newer.items():
+                if _is_below(below, path):
+                    yield finding(below, Level.ERROR, below_words)
             continue
         if words == UNKNOWN and before is None:
             older = [each for each in reversed(Generation) if not each.since(generation)]
@@ -149,11 +168,16 @@ def _settled(path: str, words: str, older: Sequence[Mapping[str, str]]) -> Itera
         return
     yield path, None
     for inner, inner_words in older[knew].items():
-        if inner == path or inner.startswith((f"{path}.", f"{path}[")):
+        if inner == path or _is_below(inner, path):
             yield from _settled(inner, inner_words, older[knew + 1 :])
 
 
+def _is_below(inner: str, path: str) -> bool:
+    return inner.startswith((f"{path}.", f"{path}["))
+
+
 UNKNOWN: Final = "unknown key"
+_BETWEEN: Final = "of a later schema than there is of this version: whether Talos takes it, Talos alone says"
 IN_NO_SCHEMA: Final = frozenset({("", "persist")})
 """Members that Talos' loader takes, `talosctl gen config` writes, and its schemas leave out: kind and path."""
 

@@ -133,8 +133,9 @@ def _walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def _redacted(value: Any, kind: str, generation: Generation) -> Any:
     """Return a document without what is not shown; of an unknown kind nothing but the kind is left."""
-    for each in [generation, *(older for older in reversed(Generation) if not older.since(generation))]:
-        if (name := kinds(each).get(kind)) is not None:
+    older = (each for each in reversed(Generation) if not each.since(generation))
+    for each in (generation, *older, generation.later_schema):
+        if each is not None and (name := kinds(each).get(kind)) is not None:
             return _shown(value, {"$ref": f"#/$defs/{name}"}, definitions(each))
     return {"kind": kind, "document": HIDDEN}
 

@@ -21,13 +21,16 @@ OLDEST_MINOR: Final = 9
 class _Span:
     first_minor: int
     schema: str
+    next_schema: str | None = None
 
 
 class Generation(Enum):
     """Versions that say the same things in the same documents, oldest first."""
 
     CLASSIC = _Span(first_minor=OLDEST_MINOR, schema="v1.9.5")
-    """Up to 1.11: everything stands in the v1alpha1 document."""
+    """1.9: everything stands in the v1alpha1 document."""
+    CLASSIC_WITH_MORE = _Span(first_minor=10, schema="v1.9.5", next_schema="v1.13.9")
+    """1.10 and 1.11: the same, and documents beside it that a later schema alone knows. There is none of their own."""
     NETWORK_DOCUMENTS = _Span(first_minor=12, schema="v1.13.9")
     """1.12 and 1.13: hostname, links and addresses are documents."""
     ALL_DOCUMENTS = _Span(first_minor=14, schema="v1.14")
@@ -37,6 +40,11 @@ class Generation(Enum):
     def schema_version(self) -> str:
         """Return the version whose schema judges this generation."""
         return self.value.schema
+
+    @property
+    def later_schema(self) -> Generation | None:
+        """Return whose schema may know what this generation's own does not; None where its own is enough."""
+        return next((each for each in Generation if each.schema_version == self.value.next_schema), None)
 
     def since(self, other: Generation) -> bool:
         """Return True if this generation is *other* or a later one."""
