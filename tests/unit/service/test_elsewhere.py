@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attestation.machines import NodeEvent
+from attestation_service.entitlements.alarms import OF_SUBJECT
 from tests.unit.service.conftest import Service
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.test_event_producers import told
@@ -89,3 +90,16 @@ async def test_another_key_of_the_same_ek_on_another_board_is_told_of(service: S
     (entry,) = await service.audit(action="alarm")
     assert entry["detail"].endswith("it has another attestation key, and nothing was proven")
     assert (await detail(service, node))["alarm"] is None
+
+
+@pytest.mark.threat("T343")
+async def test_who_proves_nothing_uses_up_no_alarm_of_what_is_proven(service: Service) -> None:
+    """Each board is told of once: what is not told then never is."""
+    node, twin = await known(service), SoftwareNode()
+    twin._ek, twin.ek, twin.ek_fingerprint = node._ek, node.ek, node.ek_fingerprint
+    for number in range(OF_SUBJECT.requests + 1):
+        said = twin.introduction(**FIRST | {"hw_serial": f"B5JT9Z{number}"})
+        assert code(await service.post(REGISTER, said)) == "ak-conflict"
+    assert len(await service.audit(action="alarm")) == OF_SUBJECT.requests
+    await service.introduce(node, **OTHER)
+    assert len(await service.audit(action="alarm")) == OF_SUBJECT.requests + 1

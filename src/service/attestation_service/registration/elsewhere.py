@@ -56,7 +56,9 @@ def sound_unproven(tx: Tx, machine: Machine, introduction: Introduction, at: dat
     words = (
         f"{told(others_shown(machine, introduction))}; it has another attestation key, and nothing was proven"
     )
-    alarms.sound(tx, words, at, subject=machine.fingerprint, machine=machine, source=introduction.source)
+    # Counted apart: who knows an EK, which is no secret, could else use up what is told of it once it is proven.
+    subject = f"unproven {machine.fingerprint}"
+    alarms.sound(tx, words, at, subject=subject, machine=machine, source=introduction.source)
 
 
 def told(others: list[tuple[Mark, str]]) -> str:
