@@ -350,6 +350,14 @@ class Settings(BaseSettings):
             raise ValueError("must begin with http:// or https://")
         return url
 
+    @field_validator("factory_url")
+    @classmethod
+    def _everybody_may_read_it(cls, url: str) -> str:
+        # It stands in answers, in the audit, in events to webhooks, and in configurations.
+        if "@" in urlsplit(url).netloc:
+            raise ValueError("must have no user and no password: everybody can read where an image is")
+        return url
+
     @field_validator("talos_version")
     @classmethod
     def _known_version(cls, version: str) -> str:

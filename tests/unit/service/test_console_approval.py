@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from attestation.machines.console_code import PATTERN
+from attestation.store import RateLimit
 from attestation_service.console import device
 from attestation_service.console.device import CODE_SECONDS, INTERVAL_SECONDS, TOKEN_SECONDS
 from attestation_testing.talos.downloader import Answer, OAuth, Outcome, Request, Shown, download
@@ -289,6 +290,20 @@ async def test_codes_of_one_network_and_of_all_are_bounded(
     assert error(answer) == (503, "temporarily_unavailable")
     assert (await decide(service, first)).status_code == 200
     assert (await service.http.post("/device/code", data=ASKED)).status_code == 200
+
+
+@pytest.mark.threat("T351")
+async def test_codes_of_one_site_of_ipv6_are_bounded(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has a /48 has as many networks as they like; another site gets its codes all the same."""
+    service = await start(console_approval=True, trusted_proxies=["192.0.2.0/24"])
+    monkeypatch.setattr(device, "CODES_OF_SITE", RateLimit(requests=3, per_seconds=600))
+
+    async def asks(address: str) -> int:
+        headers = {"X-Forwarded-For": address}
+        return (await service.http.post("/device/code", data=ASKED, headers=headers)).status_code
+
+    assert [await asks(f"2001:db8:1:{network}::1") for network in range(4)] == [200, 200, 200, 429]
+    assert await asks("2001:db8:2:1::1") == 200
 
 
 @pytest.mark.parametrize(

@@ -321,6 +321,7 @@ def test_all_faults_are_told_at_once() -> None:
         {"ITL_REQUIRE_NONCE": "false"},
         {"ITL_REQUIRE_QUOTE": "false"},
         {"ITL_SERVICE_URL": "attest.example"},
+        {"ITL_FACTORY_URL": "https://user:word@factory.example"},
         {"ITL_TRUSTED_PROXIES": "10.0.0.0/8,proxy"},
         {"ITL_PENDING_ANSWER": "full"},
         {"ITL_RATE_LIMIT_MACHINE_PER_SECOND": "0"},

@@ -25,7 +25,7 @@ from attestation.errors import RateLimited
 from attestation.machines.console_code import HALF, LETTERS, PATTERN
 from attestation.store import ConsoleCode, RateLimit, Tx
 from attestation_service.border import limits
-from attestation_service.border.networks import network_of
+from attestation_service.border.networks import network_of, site_of
 from attestation_service.console import forms
 from attestation_service.console.forms import Refused
 from attestation_service.context.request import Origin, origin_of
@@ -42,6 +42,8 @@ KEPT: Final = timedelta(hours=1)
 """For so long after its end a code that nobody decided about answers `console-code-expired`."""
 OPEN_AT_ONCE: Final = 1_000
 CODES_OF_NETWORK: Final = RateLimit(requests=30, per_seconds=600)
+CODES_OF_SITE: Final = RateLimit(requests=limits.SITE * 30, per_seconds=600)
+"""Of one /48 of IPv6: it has 65,536 networks, and twenty of them would keep all others from codes."""
 CODES_OF_ALL: Final = RateLimit(requests=600, per_seconds=600)
 POLLS: Final = RateLimit(requests=4, per_seconds=2 * INTERVAL_SECONDS)
 """Two in each interval: the library of Talos sends each poll twice, because it does not know how we want its name."""
@@ -234,7 +236,14 @@ def _user_code() -> str:
 
 
 def _of_codes(origin: Origin) -> limits.Limits:
+    site = site_of(origin.address)
+    of_site = (
+        (limits.Counted(f"console-code:{site}", CODES_OF_SITE, "codes for this site"),)
+        if site is not None
+        else ()
+    )
     return (
+        *of_site,
         limits.Counted(
             f"console-code:{network_of(origin.address)}", CODES_OF_NETWORK, "codes for this network"
         ),
