@@ -201,6 +201,20 @@ async def test_tokens_and_entries_of_others_are_not_there(place: Place) -> None:
 
 
 @pytest.mark.threat("T319")
+async def test_the_ek_of_a_machine_of_others_is_not_listed(place: Place) -> None:
+    """Admitted or waiting: once it is gone, and comes again, it would come into her cluster."""
+    for name in (THEIRS, f"new-{THEIRS}", OURS, f"new-{OURS}"):
+        entry = {
+            "role": "linux",
+            "ek_fingerprint": place.machines[name].ek_fingerprint,
+            "cluster_id": OURS,
+        }
+        answer = await place.ask("POST", "/allow-list", {"entries": [entry]})
+        assert answer.status_code == (403 if THEIRS in name else 200), name
+        assert THEIRS not in answer.text
+
+
+@pytest.mark.threat("T319")
 @pytest.mark.parametrize("act", ["approve", "replace"])
 @pytest.mark.parametrize("removed", [False, True])
 async def test_an_ek_that_others_listed_is_not_accepted_at_an_approval(

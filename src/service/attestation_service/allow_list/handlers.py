@@ -27,7 +27,7 @@ from attestation.machines.names import names_of
 from attestation.store import AllowListRow, Tx
 from attestation_service.auth import Operator, OperatorDep
 from attestation_service.border.bodies import parse_json
-from attestation_service.context.reach import demand_cluster, demand_entry, holds
+from attestation_service.context.reach import demand_cluster, demand_ek, holds
 from attestation_service.entitlements import names
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
@@ -117,13 +117,14 @@ def _demand_reach(tx: Tx, operator: Operator, rows: Sequence[AllowListRow]) -> N
     """Check that *operator* may list *rows*, and take the place of what was said of these EKs, also long ago.
 
     Raises:
-        Forbidden: Of a cluster that is none of theirs.
+        Forbidden: For a cluster that is none of theirs, or an EK that is known in such a one.
     """
     if operator.clusters is None:
         return
     for wanted in rows:
         demand_cluster(operator, wanted.cluster_id)
-        demand_entry(operator, tx.allow_list.ever(wanted.ek_fingerprint))
+        ek = wanted.ek_fingerprint
+        demand_ek(operator, tx.allow_list.ever(ek), tx.machines.by_ek(ek))
 
 
 def _demand_apart(entries: Sequence[AllowListEntry]) -> None:

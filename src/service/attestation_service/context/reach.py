@@ -60,14 +60,16 @@ def demand_cluster(operator: Operator, cluster_id: str | None) -> None:
         )
 
 
-def demand_entry(operator: Operator, entry: AllowListRow | None) -> None:
-    """Check that *entry*, listed or removed long ago, may give way to one of *operator*; None is no entry.
+def demand_ek(operator: Operator, entry: AllowListRow | None, machine: Machine | None) -> None:
+    """Check that *operator* may list an EK: that of *machine*, in the place of *entry*, listed or removed long ago.
 
     Raises:
-        Forbidden: It is of a cluster that is none of theirs, and which one they are not told.
+        Forbidden: One of the two is of a cluster that is none of theirs, and which one they are not told.
     """
-    if entry is not None and not holds(operator, entry.cluster_id):
-        raise Forbidden(f"{operator.cn} may not say anything of this EK: others did, for their cluster")
+    clusters = [entry.cluster_id] if entry is not None else []
+    clusters += [cluster_of(machine)] if machine is not None else []
+    if not all(holds(operator, each) for each in clusters):
+        raise Forbidden(f"{operator.cn} may not say anything of this EK: it is known in another cluster")
 
 
 def demand_proposal(operator: Operator, members: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ from attestation.machines.names import typed_name
 from attestation.results import Assurance
 from attestation.store import AllowListRow, Tx
 from attestation_service.auth import Operator
-from attestation_service.context.reach import demand_cluster, demand_entry, demand_machine
+from attestation_service.context.reach import demand_cluster, demand_ek, demand_machine
 from attestation_service.entitlements import ephemeral, fates, names
 from attestation_service.entitlements.events import emit
 from attestation_service.entitlements.fates import Fate
@@ -302,7 +302,7 @@ def agree(
         Forbidden: It would accept an EK of which others said what it is, for a cluster that is none of theirs.
     """
     if act.accepts_ek:
-        demand_entry(operator, tx.allow_list.ever(before.fingerprint))
+        demand_ek(operator, tx.allow_list.ever(before.fingerprint), before)
     if act.transition not in MACHINE_ACTIONS or not dual_control.rule_of(res.settings).is_on:
         return dual_control.alone(operator)
     names = ("role", "hostname", "assigned_ip", "cluster_id")
