@@ -103,3 +103,17 @@ async def test_who_proves_nothing_uses_up_no_alarm_of_what_is_proven(service: Se
     assert len(await service.audit(action="alarm")) == OF_SUBJECT.requests
     await service.introduce(node, **OTHER)
     assert len(await service.audit(action="alarm")) == OF_SUBJECT.requests + 1
+
+
+@pytest.mark.threat("T343")
+async def test_who_said_nothing_at_first_is_compared_from_the_first_word_on(service: Service) -> None:
+    """A machine without a UUID, which two have later: the first is no alarm, and the second is one, once."""
+    node = SoftwareNode()
+    await service.introduce(node, hw_uuid="unknown", hw_serial="unknown")
+    for hardware in (FIRST, {}, FIRST):
+        await service.introduce(node, **hardware)
+    assert await service.audit(action="alarm") == []
+    for _ in range(2):
+        await service.introduce(node, **OTHER)
+    (entry,) = await service.audit(action="alarm")
+    assert f"{OTHER['hw_serial']} instead of {FIRST['hw_serial']}".lower() in entry["detail"].lower()

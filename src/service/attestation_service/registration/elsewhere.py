@@ -6,6 +6,7 @@ Which it is, only people can see: nothing is overwritten, nobody is refused for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -20,11 +21,17 @@ MOST_MARKS: Final = 16
 HINTS: Final = ((MarkKind.HW_UUID, "hw_uuid"), (MarkKind.HW_SERIAL, "hw_serial"))
 
 
-def others_shown(machine: Machine, introduction: Introduction) -> list[tuple[Mark, str]]:
-    """Return what the introduction says otherwise than the machine said first, with that; what says nothing is none."""
+def others_shown(
+    machine: Machine, introduction: Introduction, marks: Sequence[Mark] = ()
+) -> list[tuple[Mark, str]]:
+    """Return what the introduction says otherwise than the machine said first, with that; what says nothing is none.
+
+    *marks* are what it said later, where it said nothing at first: whoever hides it once is compared all the same.
+    """
     found = []
     for kind, name in HINTS:
-        known, now = telling(getattr(machine, name)), telling(introduction.hw[name])
+        later = (mark.value for mark in marks if mark.kind is kind)
+        known, now = telling(getattr(machine, name)) or next(later, None), telling(introduction.hw[name])
         if known is not None and now is not None and known != now:
             found.append((Mark(kind, now), known))
     return found
@@ -36,9 +43,19 @@ def compare(tx: Tx, machine: Machine, introduction: Introduction, at: datetime) 
     What it says is kept beside what was known, so each of the two is told once; the alarm stays until an operator
     acts on the machine.
     """
-    others = others_shown(machine, introduction)
     known = tx.chip_marks.of(machine.machine_id)
+    others = others_shown(machine, introduction, known)
     new = [mark for mark, _ in others if mark not in known]
+    kinds = {mark.kind for mark in known}
+    first = [
+        Mark(kind, now)
+        for kind, name in HINTS
+        if kind not in kinds
+        and telling(getattr(machine, name)) is None
+        and (now := telling(introduction.hw[name])) is not None
+    ]
+    if first:
+        tx.chip_marks.put(machine.machine_id, first[: max(0, MOST_MARKS - len(known))])
     if not new:
         return machine
     tx.chip_marks.put(machine.machine_id, new[: max(0, MOST_MARKS - len(known))])
