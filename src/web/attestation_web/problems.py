@@ -15,6 +15,7 @@ from attestation.client.text import clean
 from attestation.errors import (
     AttestationError,
     AuthenticationTooOld,
+    ConfigurationsNotKept,
     Conflict,
     Expired,
     Forbidden,
@@ -71,6 +72,7 @@ _KINDS: tuple[tuple[type[AttestationError], int, str, str], ...] = (
     (TLSFailed, 503, "The attestation service could not prove who it is", "Nothing was sent to it."),
     (AnswerInvalid, 502, "What answered is not understood", "It is of another version, or is not the service."),
     (ServiceUnreachable, 503, "The attestation service does not answer", "Nothing is known now; pages may be old."),
+    (ConfigurationsNotKept, 503, "Configurations are not kept here", "Machines get files: ITL_CONFIG_KEK is not set."),
     (Unavailable, 503, "The attestation service cannot answer now", "It says so itself; it comes back by itself."),
 )  # fmt: skip
 

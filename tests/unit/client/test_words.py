@@ -38,6 +38,15 @@ def test_a_pending_machine_needs_an_operator() -> None:
     assert "never sent a quote" in pending
 
 
+def test_an_expected_machine_has_proven_nothing() -> None:
+    """Nobody is told to approve what only a receipt tells of, nor that it proved its key."""
+    said = text(told(status="pending_approval", expected=True, ak_activated_at=None))
+    assert "it has proven nothing" in said
+    assert "machine reject" in said
+    assert "machine approve" not in said
+    assert "activated attestation key" not in said
+
+
 def test_a_trusted_machine_is_said_to_be() -> None:
     """Attested, good result, lease running; and what it does not mean."""
     good = told(

@@ -18,6 +18,7 @@ from attestation_service.auth import Duty
 from attestation_web.border.forms import FIELD, signature
 from attestation_web.page.acting import TYPED_FIELD
 from tests.contract.test_store_console_codes import a_code
+from tests.fixtures import configurations
 from tests.fixtures.estate import Estate, estate
 from tests.fixtures.reading import Reader, crawl, shape_of
 from tests.fixtures.vendor import ROOT
@@ -54,6 +55,9 @@ ACTS: Final[Mapping[str, Demand]] = {
         path="/certificates/people/{serial}/revoke", fresh=True, typed="{subject}"
     ),
     "certificates.rotate": Demand(path="/certificates/ca/machine/retire", fresh=True, typed="machine"),
+    "configurations.activate": Demand(
+        path="/configurations/default/worker-app/1/activate", fresh=True, typed="default/worker-app"
+    ),
     "consoles.approve": Demand(path="/consoles/{console}/approve", fresh=True, typed="{console}"),
     "consoles.deny": Demand(path="/consoles/{console}/deny"),
     "extensions.retry": Demand(path="/extensions/webhooks/retry"),
@@ -61,6 +65,7 @@ ACTS: Final[Mapping[str, Demand]] = {
     "inbox.approve": Demand(path="/inbox/{waits}/approve", fresh=True),
     "inbox.approve_several": Demand(path="/inbox/approve-several?machine={waits}", fresh=True),
     "inbox.reject": Demand(path="/inbox/{waits}/reject"),
+    "machines.activate_patch": Demand(path="/machines/{machine}/patches/1/activate", fresh=True),
     "machines.ak_reset": Demand(path="/machines/{machine}/ak-reset", fresh=True, typed="w-1"),
     "machines.approve_hardware": Demand(path="/machines/{machine}/approve-hardware", fresh=True),
     "machines.delete": Demand(path="/machines/{machine}/delete", fresh=True, typed="w-1"),
@@ -140,7 +145,8 @@ def _ask(tx: Tx) -> None:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """One of everything that an act is about."""
-    with estate(tmp_path_factory.mktemp("acts"), dual_control_roles="controlplane") as there:
+    folder = tmp_path_factory.mktemp("acts")
+    with estate(folder, dual_control_roles="controlplane", config_kek=(configurations.key(folder),)) as there:
         alice = there.person("alice")
         made = there.attested(1, "w-1")
         made.certificate(made.keys.create_signing_key())
@@ -148,6 +154,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         asked = {"role": "controlplane", "cluster_id": "default", "hostname": "cp-1", "accept_ek": "yes"}
         assert alice.act(f"/inbox/{waits.machine_id}/approve", **asked).status_code == 303
         there.service.run(there.service.app.state.resources.store.write(_ask))
+        operator = there.service.operator()
+        configurations.activated(operator, configurations.imported(operator, configurations.base("hush")))
+        configurations.imported(operator, "debug: true\n", f"/machines/{made.machine_id}/patches")
         proposal = re.search(r"/approvals/([0-9a-f]{64})", alice.page("/inbox"))
         serial = re.search(r'href="/certificates/([0-9a-f]{40})"', alice.page("/certificates"))
         added = alice.act("/webhooks/add", url="https://hooks.example/in", **{"event:*": "yes"})

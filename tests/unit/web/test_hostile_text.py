@@ -23,6 +23,7 @@ from attestation_testing.certificates import CertificateAuthority
 from attestation_testing.event_logs import BootOptions, boot_log
 from attestation_web.extensions.webhooks import DeliveryDetail, DeliveryResponse
 from attestation_web.pages import webhooks
+from tests.fixtures import configurations
 from tests.fixtures.estate import Estate, estate
 from tests.fixtures.reading import Reader, crawl, shape_of
 from tests.fixtures.web import EVERYTHING
@@ -106,12 +107,24 @@ def _furnish(there: Estate) -> None:
     secret = {"name": "db", "value": "hush", "description": everything[:200]}
     operator.call("POST", f"/secrets/machines/{held.machine_id}/secrets", json=secret)
     operator.call("POST", "/shared-secrets/", json=secret)
+    # 4. Notes of configurations, and names in them.
+    note = {"note": clean(everything)[:200]}
+    place = f"/machines/{held.machine_id}/patches"
+    for number in (1, 2):
+        named = (
+            f'machine: {{nodeLabels: {{"a{number}": {json.dumps(CORPUS["script"] + CORPUS["template"])}}}}}\n'
+        )
+        configurations.activated(
+            operator, configurations.imported(operator, configurations.base("hush"), **note)
+        )
+        configurations.activated(operator, configurations.imported(operator, named, place, **note), place)
 
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Estate]:
     """Everything that pages show, all of it hostile."""
-    with estate(tmp_path_factory.mktemp("hostile")) as made:
+    folder = tmp_path_factory.mktemp("hostile")
+    with estate(folder, config_kek=(configurations.key(folder),)) as made:
         _furnish(made)
         yield made
 

@@ -363,7 +363,7 @@ def test_one_machine_is_told_part_by_part(dashboard: Dashboard) -> None:
     assert made.ek_fingerprint in overview
     assert "It came without an EK certificate" in alice.page(f"{here}?tab=identity")
     assert f"{here}/results/" in alice.page(f"{here}?tab=evidence")
-    assert "no redacted preview" in alice.page(f"{here}?tab=configuration")
+    assert "a file of the service" in alice.page(f"{here}?tab=configuration")
     assert "Its certificates" in alice.page(f"{here}?tab=certificates")
     assert "Nobody voted about it." in alice.page(f"{here}?tab=votes")
     assert "machine_attested" in alice.page(f"{here}?tab=audit") or "attested" in alice.page(

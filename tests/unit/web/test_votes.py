@@ -10,6 +10,7 @@ import pytest
 
 from attestation.wire import pem
 from attestation_web.extensions import kms
+from tests.fixtures import configurations
 from tests.fixtures.estate import Estate, board, estate
 from tests.fixtures.machine import Machine
 from tests.fixtures.reading import Reader
@@ -29,7 +30,9 @@ pcrs: {{7: {{any_of: ["{value}"]}}}}
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Estate]:
     """A service under dual control for control planes."""
-    with estate(tmp_path_factory.mktemp("votes"), dual_control_roles="controlplane") as made:
+    folder = tmp_path_factory.mktemp("votes")
+    kek = (configurations.key(folder),)
+    with estate(folder, dual_control_roles="controlplane", config_kek=kek) as made:
         yield made
 
 
@@ -219,3 +222,20 @@ def test_an_act_that_is_not_known_here_is_agreed_to_elsewhere(
     assert f"{proposal[0]}/agree" not in page
     assert "does not know acts of this kind" in page
     assert bob.act(f"{proposal[0]}/agree").status_code == 422
+
+
+def test_a_configuration_is_activated_by_two_who_can_look_at_it(
+    there: Estate, bob: Browser, agreed: Agreed
+) -> None:
+    """What control planes are given is delivered when the second agrees, whom the proposal leads to the version."""
+    operator, here = there.service.operator(), "/configurations/default/controlplane"
+    text = configurations.base("hush").replace("type: worker", "type: controlplane")
+    operator.call("POST", f"{here}/versions", json={"document": text})
+
+    def is_active() -> bool:
+        listed = operator.call("GET", "/configurations")["configurations"]
+        return any(each["active"] for each in listed if each["role"] == "controlplane")
+
+    shown = agreed(f"{here}/1/activate", is_done=is_active, back=here, _typed="default/controlplane")
+    assert "The version without its secrets" in shown
+    assert "agreed" in bob.page(here)

@@ -139,7 +139,8 @@ def explain(
         hardware, more = tee_words(newest.checks, short)
         why += hardware
         steps += more
-    if machine.status not in (Status.REJECTED, Status.REVOKED) and machine.ak_activated_at is None:
+    ended = machine.status in (Status.REJECTED, Status.REVOKED)
+    if not ended and not machine.expected and machine.ak_activated_at is None:
         why.append("It has no activated attestation key; it must prove itself again before it can attest.")
         steps.append("The agent does this by itself at its next attestation; see that it runs.")
     owed = machine.configuration_not_delivered
@@ -207,6 +208,17 @@ def _status(machine: MachineDetail, short: str, at: datetime) -> tuple[str, list
     match machine.status:
         case Status.PENDING_APPROVAL:
             wish = f" It wishes to be {machine.desired_role}." if machine.desired_role else ""
+            if machine.expected:
+                since = ago(machine.registered_at, at)
+                return (
+                    f"A receipt that was imported {since} tells of it; it has proven nothing.{wish}",
+                    [
+                        (
+                            "It waits until a machine proves this EK; before that nobody can approve it. "
+                            f"`attestation machine reject {short} --reason …` refuses it."
+                        ),
+                    ],
+                )
             if machine.ek_source in TEES:
                 return (
                     (

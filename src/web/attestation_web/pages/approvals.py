@@ -27,6 +27,7 @@ from attestation.errors import (
 from attestation.machines import Transition
 from attestation.machines.dual_control import (
     ALLOW_LIST_IMPORT,
+    CONFIGURATION_ACTIVATE,
     OFFLINE_BUNDLE,
     OPERATOR_CERTIFICATE,
     REGISTRATION_TOKEN,
@@ -104,8 +105,19 @@ def proposal(proposal_digest: str) -> Response:
         makes_a_file=found.action in MAKES_A_FILE,
         admits=found.action in ADMITTING,
         named=_named(machine),
+        version=_version(found),
         link=f"{web().settings.url.rstrip('/')}/approvals/{found.proposal_digest}",
     )
+
+
+def _version(found: ProposalDetail) -> str | None:
+    """Return the page of the configuration that it would activate; None of another act."""
+    if found.action != CONFIGURATION_ACTIVATE:
+        return None
+    number, bound = found.proposal["terms"]["version"], found.proposal
+    if found.machine_id is not None:
+        return f"/machines/{found.machine_id}/patches/{number}"
+    return f"/configurations/{bound['cluster_id']}/{bound['current_role']}/{number}"
 
 
 def _about(

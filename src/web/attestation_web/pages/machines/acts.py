@@ -50,9 +50,14 @@ class Offer:
     area: str = "machines"
 
 
+def _is_decidable(machine: MachineDetail) -> bool:
+    # What a receipt alone tells of has proven nothing: the service lets nobody approve it.
+    return machine.status in _PENDING and not machine.expected
+
+
 OFFERS: Final = (
     # Decided where the evidence stands side by side, in one place: there the EK fingerprint is typed.
-    Offer(name="approve", words="Approve", kind="primary", fits=lambda m: m.status in _PENDING, area="inbox"),
+    Offer(name="approve", words="Approve", kind="primary", fits=_is_decidable, area="inbox"),
     Offer(name="reject", words="Reject", kind="danger", fits=lambda m: m.status in _PENDING, area="inbox"),
     Offer(name="unlock", words="Unlock", kind="primary", fits=lambda m: m.status is Status.LOCKED),
     Offer(name="lock", words="Lock", fits=lambda m: m.status is Status.ATTESTED),
@@ -67,7 +72,7 @@ OFFERS: Final = (
     Offer(
         name="ak-reset",
         words="Reset attestation key",
-        fits=lambda m: m.status in _ADMITTED | _PENDING and m.ek_source not in TEES,
+        fits=lambda m: m.status in _ADMITTED | _PENDING and m.ek_source not in TEES and not m.expected,
     ),
     Offer(name="replace", words="Replace", fits=lambda m: m.status in _ADMITTED),
     Offer(name="revoke", words="Revoke", kind="danger", fits=lambda m: m.status in _ADMITTED),

@@ -19,7 +19,7 @@ from attestation_web.extensions import kms, vault
 from attestation_web.page import Column, api, may, now, render, table
 from attestation_web.page.badges import Badge, Look
 from attestation_web.page.names import called
-from attestation_web.pages.machines import acts
+from attestation_web.pages.machines import acts, patches
 from attestation_web.pages.machines.area import page
 from attestation_web.pages.machines.ways import way
 
@@ -159,7 +159,8 @@ def _evidence(client: OperatorClient, found: MachineDetail) -> dict[str, Any]:
 def _configuration(client: OperatorClient, found: MachineDetail) -> dict[str, Any]:
     policy = client.effective_policy(found.machine_id)
     document = json.dumps(policy.document, indent=2, ensure_ascii=False)
-    return {"policy": policy, "document": document, "delivery": _delivery(found)}
+    delivery = {"policy": policy, "document": document, "delivery": _delivery(found)}
+    return delivery | patches.shown(client, found)
 
 
 def _delivery(found: MachineDetail) -> Badge:
