@@ -322,6 +322,35 @@ async def test_a_patch_is_merged_into_what_one_machine_gets(keeping: Service, no
     assert code(await keeping.operator("GET", unknown)) == "machine-unknown"
 
 
+async def test_a_patch_of_one_operator_does_not_follow_into_a_role_of_several(start: Starter) -> None:
+    """Who alone activated it for a worker decides nothing about what two people agreed to make of the machine."""
+    infra = "/configurations/default/worker-infra"
+    settings = {"dual_control_roles": ("worker-infra",), "config_kek": (kek_file(start.directory),)}
+    committee = Committee(await start(tpm_ca_bundle_dir=start.bundle(), **settings))
+    service, node = committee.service, SoftwareNode()
+    await service.admitted(node, hostname="w-1")
+
+    async def agreed(method: str, path: str, body: dict[str, Any]) -> None:
+        for who, status in (("anna", 202), ("bernd", 200)):
+            assert (await committee.ask(who, method, path, body)).status_code == status
+
+    await agreed("PUT", f"{infra}/active", {"version": await imported(service, path=f"{infra}/versions")})
+    patches = f"/machines/{node.machine_id}/patches"
+    patch = {"version": await imported(service, "machine: {sysctls: {a.b: '1'}}\n", patches)}
+    alone = await committee.ask("carla", "PUT", f"{patches}/active", patch)
+    assert (alone.status_code, alone.json()["agreed"]) == (200, False)
+    await agreed("POST", f"/machines/{node.machine_id}/role", {"role": "worker-infra", "reason": "moved"})
+    refused = await service.fetch((await service.attest(node))["config_token"])
+    assert code(refused) == "base-config-invalid"
+    assert "one operator alone activated the patch" in refused.json()["detail"]
+    seen = await service.operator("GET", f"/machines/{node.machine_id}/configuration")
+    assert code(seen) == "base-config-invalid"
+    # What was activated by one is activated by several in the same way, and nothing else is needed.
+    await agreed("PUT", f"{patches}/active", patch)
+    got = await service.fetch((await service.attest(node))["config_token"])
+    assert 'a.b: "1"' in node.open(got.json()).decode()
+
+
 async def test_a_cluster_says_by_which_talos(keeping: Service, node: SoftwareNode) -> None:
     """What is imported is judged by the cluster's version and delivered in its documents; a slip makes no cluster."""
     await activated(keeping, await imported(keeping))

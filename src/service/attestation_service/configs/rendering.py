@@ -56,6 +56,32 @@ def texts_of(
     return Texts(talos_version=sources.talos_version, base=base, patch=patch)
 
 
+def texts_for(
+    machine: Machine, sources: Sources, kept: KeptConfigurations, settings: Settings
+) -> Texts:
+    """Open what *machine* is given; else as `texts_of`.
+
+    Its patch may have been activated while it had a role that one operator decides about. Those who then agreed to
+    another role saw nothing of it, so that role gets it only where several agreed to the patch as well.
+
+    Raises:
+        BaseConfigMissing: There is none, or the machine has no role.
+        BaseConfigInvalid: The file cannot be used, or its patch is one operator's, and its role several people's.
+        ConfigurationUnreadable, SignerUnavailable: As `texts_of`.
+    """
+    if machine.role is None:
+        raise BaseConfigMissing("the machine has no role")
+    texts = texts_of(sources, machine.role, machine.cluster_id, kept, settings)
+    # Asked of a row whose mark was compared: who agreed is part of it.
+    alone = sources.patch is not None and not sources.patch[1].agreed
+    if alone and machine.role in settings.dual_control_roles:
+        raise BaseConfigInvalid(
+            f"one operator alone activated the patch of the machine, and the role {machine.role} is under dual "
+            "control: several must activate it, or an empty one"
+        )
+    return texts
+
+
 def completed(texts: Texts, own: Own, role: Role, cluster_id: str, settings: Settings) -> bytes:
     """Return the base of *role* in a cluster with the machine's patch and what is its own.
 

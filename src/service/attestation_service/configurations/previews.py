@@ -48,10 +48,10 @@ async def preview_machine(machine_id: Id, *, res: Res) -> RenderedConfiguration:
     def look() -> RenderedConfiguration:
         from attestation.talos.redaction import preview
         from attestation.talos.rendering import render
-        from attestation_service.configs.rendering import own_of, texts_of
+        from attestation_service.configs.rendering import own_of, texts_for
         from attestation_service.configurations.judging import told
 
-        texts = texts_of(sources, role, machine.cluster_id, res.configurations, res.settings)
+        texts = texts_for(machine, sources, res.configurations, res.settings)
         generation = generation_of(texts.talos_version)
         rendered = render(texts.base, texts.patch, own_of(machine, res.settings), role, generation)
         return RenderedConfiguration(

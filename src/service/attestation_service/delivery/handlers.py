@@ -16,7 +16,6 @@ from attestation.audit import AuditEvent
 from attestation.envelope import FORMAT, TEE_FORMAT, Envelope, SubjectEnvelope, seal, seal_to_subject
 from attestation.errors import (
     AgentTooOld,
-    BaseConfigMissing,
     ConfigTokenConsumed,
     ConfigTokenUnknown,
     MalformedEvidence,
@@ -262,12 +261,11 @@ def configuration(machine: Machine, sources: Sources, kept: KeptConfigurations, 
         ConfigurationUnreadable: What is kept cannot be opened, or was not activated here.
         SignerUnavailable: The device of the key does not answer.
     """
-    if machine.role is None:
-        raise BaseConfigMissing("the machine has no role")
     # Here: a service that delivers nothing needs no YAML, and this is on a thread.
     from attestation_service.configs import rendering
 
-    texts = rendering.texts_of(sources, machine.role, machine.cluster_id, kept, settings)
+    texts = rendering.texts_for(machine, sources, kept, settings)
+    assert machine.role is not None  # of one without there are no texts
     own = rendering.own_of(machine, settings)
     return rendering.completed(texts, own, machine.role, machine.cluster_id, settings)
 

@@ -24,7 +24,6 @@ from attestation.api import ConfigEnvelope, OfflineBundle, PendingApproval
 from attestation.envelope import Envelope, seal
 from attestation.errors import (
     AKNotActivated,
-    BaseConfigMissing,
     MachineNotAdmitted,
     MachineRejected,
     MalformedEvidence,
@@ -180,11 +179,7 @@ def _opened(due: _Due, token_id: str, res: Resources) -> Texts:
     from attestation_service.configs import rendering  # here: it needs YAML, and this is on a thread
 
     machine = due.machine
-    if machine.role is None:
-        raise BaseConfigMissing("the machine has no role")
-    texts = rendering.texts_of(
-        due.sources, machine.role, machine.cluster_id, res.configurations, res.settings
-    )
+    texts = rendering.texts_for(machine, due.sources, res.configurations, res.settings)
     _seal(_completed(texts, machine, "", res), machine, token_id)
     return texts
 
