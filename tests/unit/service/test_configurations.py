@@ -322,11 +322,17 @@ async def test_a_patch_is_merged_into_what_one_machine_gets(keeping: Service, no
     assert code(await keeping.operator("GET", unknown)) == "machine-unknown"
 
 
+@pytest.mark.threat("T200")
 async def test_a_patch_of_one_operator_does_not_follow_into_a_role_of_several(start: Starter) -> None:
     """Who alone activated it for a worker decides nothing about what two people agreed to make of the machine."""
     infra = "/configurations/default/worker-infra"
-    settings = {"dual_control_roles": ("worker-infra",), "config_kek": (kek_file(start.directory),)}
-    committee = Committee(await start(tpm_ca_bundle_dir=start.bundle(), **settings))
+    committee = Committee(
+        await start(
+            tpm_ca_bundle_dir=start.bundle(),
+            dual_control_roles=("worker-infra",),
+            config_kek=(kek_file(start.directory),),
+        )
+    )
     service, node = committee.service, SoftwareNode()
     await service.admitted(node, hostname="w-1")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from attestation.errors import BaseConfigInvalid
 from attestation.talos.lint import lint, told
 from attestation.talos.redaction import HIDDEN, differences, preview
 from attestation.talos.versions import Generation
@@ -168,3 +169,21 @@ def test_the_same_differs_in_nothing() -> None:
     """Comments, quotes and the order of documents are not what a machine is told."""
     one, other = b"machine: {type: worker} # a\n", b"# b\nmachine:\n  type: 'worker'\n"
     assert differences(one, other, Generation.CLASSIC) == ()
+
+
+@pytest.mark.parametrize("value", ["0x" + "f" * 6000, "18446744073709551616", '"\\ud800"', '{"\\ud800": 1}'])
+def test_what_cannot_be_said_again_is_refused(value: str) -> None:
+    """A number that Python does not write, or others cut off; a text that is none in UTF-8: told before it is shown."""
+    text = f"machine: {{type: {value}}}\n".encode()
+    for look in (preview, lint):
+        with pytest.raises(BaseConfigInvalid):
+            look(text, Generation.CLASSIC)
+    with pytest.raises(BaseConfigInvalid):
+        differences(b"machine: {}\n", text, Generation.CLASSIC)
+
+
+def test_an_anchor_changes_no_value() -> None:
+    """What is true stays true, for who sees it and who judges it."""
+    text = b"machine: {install: {wipe: &x true}}\n"
+    assert "wipe: true" in preview(text, Generation.CLASSIC)
+    assert lint(text, Generation.CLASSIC) == ()

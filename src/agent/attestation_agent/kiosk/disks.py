@@ -27,6 +27,9 @@ _DISK = re.compile(r"(nvme\d+n\d+|mmcblk\d+|(sd|vd|xvd|hd)[a-z]{1,3})\Z")
 _LOADER = "-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 _LOADER_VARIABLES = ("LoaderDevicePartUUID", "StubDevicePartUUID")
 """Where systemd-boot and systemd-stub leave the partition that they were read from (systemd, Boot Loader Interface)."""
+_ATTRIBUTES_BYTES = 4
+_NON_VOLATILE = 0x01
+"""Of the attributes of an EFI variable (UEFI 2.10 §8.2): it outlives the boot in which it was set."""
 _MAX_FILE_BYTES = 1 << 20
 
 
@@ -46,7 +49,8 @@ class Disk:
     Args:
         name: As in /sys/block.
         path: Its device.
-        number: Of its device, as major:minor.
+        number: Of its device, as major:minor; the next disk that is plugged in may get the same.
+        sequence: Which of all disks since the start it is, in digits; empty where the kernel does not count them.
         size_bytes: Its length.
         sector_bytes: Its logical sectors.
         model: In its own words, cleaned.
@@ -59,6 +63,7 @@ class Disk:
     name: str
     path: Path
     number: str
+    sequence: str
     size_bytes: int
     sector_bytes: int
     model: str
@@ -107,6 +112,7 @@ def _disk(at: Path, device: Path, used: frozenset[str]) -> Disk:
         name=at.name,
         path=device,
         number=_text(at / "dev"),
+        sequence=_text(at / "diskseq"),
         size_bytes=_number(at / "size") * UNIT_BYTES,
         sector_bytes=_number(at / "queue/logical_block_size") or UNIT_BYTES,
         model=clean(maker)[:60] or "unknown model",
@@ -160,8 +166,11 @@ def booted_from(disks: Iterable[Disk], *, sysfs: Path) -> tuple[Disk, int] | Non
 def _loaded_from(sysfs: Path) -> uuid.UUID | None:
     for name in _LOADER_VARIABLES:
         raw = _read(sysfs / "firmware/efi/efivars" / (name + _LOADER))
-        # Four bytes of attributes come before the value.
-        text = raw[4:].decode("utf-16-le", "replace").rstrip("\0")
+        # A loader sets them for one boot. What lasts, the system that was on this machine left there: whoever had it
+        # would choose the partition whose settings and keys are obeyed.
+        if int.from_bytes(raw[:_ATTRIBUTES_BYTES], "little") & _NON_VOLATILE:
+            continue
+        text = raw[_ATTRIBUTES_BYTES:].decode("utf-16-le", "replace").rstrip("\0")
         with contextlib.suppress(ValueError):
             return uuid.UUID(text)
     return None

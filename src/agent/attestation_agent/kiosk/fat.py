@@ -26,6 +26,20 @@ _TIMEOUT_SECONDS: Final = 60.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*\Z")
 
 
+class _TooLong(UsageError):
+    """A file is longer than one of its kind can be."""
+
+
+def read_strange(medium: Medium, name: str, *, max_bytes: int) -> bytes | None:
+    """Return a file of a medium that nobody chose, as an old disk is: what is too long is none of ours.
+
+    It stops nobody: the disk that carries it is the one to be erased, or one that is passed over.
+    """
+    with contextlib.suppress(_TooLong):
+        return medium.read(name, max_bytes=max_bytes)
+    return None
+
+
 class Medium(Protocol):
     """Where files of a medium are: a FAT, or a directory."""
 
@@ -205,5 +219,5 @@ def _checked(name: str) -> str:
 
 def _bounded(data: bytes, name: str, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
-        raise UsageError(f"{name} has more than {max_bytes} bytes")
+        raise _TooLong(f"{name} has more than {max_bytes} bytes")
     return data

@@ -31,7 +31,7 @@ from attestation_agent.hardware import read_hardware
 from attestation_agent.kiosk import disks, listing, media, receipt
 from attestation_agent.kiosk.disks import Disk
 from attestation_agent.kiosk.exits import KioskExit, NoImage, NotConfirmed, WriteFailed
-from attestation_agent.kiosk.fat import FAT, Folder
+from attestation_agent.kiosk.fat import FAT, Folder, read_strange
 from attestation_agent.kiosk.image import Carried, Source, served
 from attestation_agent.kiosk.media import Bundle
 from attestation_agent.kiosk.receipt import Installed
@@ -146,7 +146,8 @@ class Kiosk:
         }
         if bundle is not None:
             files |= self._offline_bundle(bundle, who)
-        with Target(disk.path, number=disk.number if self._world.devices else None) as target:
+        number = disk.number if self._world.devices else None
+        with Target(disk.path, number=number, sequence=disk.sequence) as target:
             plan = Plan(
                 source=source,
                 sha256=digest,
@@ -357,7 +358,7 @@ class Kiosk:
         for each in disk.partitions:
             fat = FAT(path=disk.path, start_bytes=each.start_bytes)
             if fat.label() is not None:
-                found = fat.read(receipt.RECEIPT, max_bytes=receipt.MAX_BYTES)
+                found = read_strange(fat, receipt.RECEIPT, max_bytes=receipt.MAX_BYTES)
                 if found is not None and receipt.is_of(found, who.ek_fingerprint):
                     return True
         return False

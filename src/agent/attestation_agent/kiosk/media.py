@@ -14,7 +14,7 @@ from typing import Final
 
 from attestation_agent.files import write_atomically
 from attestation_agent.kiosk.disks import Disk
-from attestation_agent.kiosk.fat import FAT, Medium
+from attestation_agent.kiosk.fat import FAT, Medium, read_strange
 from attestation_agent.kiosk.image import LIST_NAME, MAX_LIST_BYTES
 
 FOLDER: Final = "EFI/itl/"
@@ -83,5 +83,5 @@ def bundles(disks: Sequence[Disk]) -> Iterator[Bundle]:
     ] + [(disk.name, FAT(path=disk.path)) for disk in disks if not disk.partitions]
     labelled = [(name, fat, label) for name, fat in partitions if (label := fat.label()) is not None]
     for name, fat, _ in sorted(labelled, key=lambda each: each[2] != LABEL):
-        if fat.read(BUNDLE_FOLDER + LIST_NAME, max_bytes=MAX_LIST_BYTES) is not None:
+        if read_strange(fat, BUNDLE_FOLDER + LIST_NAME, max_bytes=MAX_LIST_BYTES) is not None:
             yield Bundle(medium=fat, folder=BUNDLE_FOLDER, name=name, disk=name)

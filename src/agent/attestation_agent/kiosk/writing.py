@@ -14,10 +14,12 @@ A kill at any line leaves the disk before 1, or with nothing that boots, or done
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import hmac
 import os
 import stat
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,8 @@ PROGRESS_BYTES: Final = 1 << 20
 TABLE_BYTES: Final = 64 << 10
 """Of the head, what is written last: MBR, header and entries of the table."""
 _CHUNK_BYTES = 1 << 20
+_BLKGETDISKSEQ = 0x8008_1280
+"""linux/fs.h: `_IOR(0x12, 128, __u64)`."""
 
 
 class Progress(Protocol):
@@ -76,12 +80,13 @@ class Target:
     Args:
         path: The device; a file in tests.
         number: Its device is this one, as major:minor; None for a file.
+        sequence: And this one of all disks since the start, in digits; empty where the kernel does not count them.
 
     Raises:
         NoDisk: It is in use, is another one by now, or cannot be opened.
     """
 
-    def __init__(self, path: Path, *, number: str | None) -> None:
+    def __init__(self, path: Path, *, number: str | None, sequence: str = "") -> None:
         self.path = path
         try:
             # O_EXCL without O_CREAT, on a block device: EBUSY where the kernel uses it (open(2)).
@@ -89,10 +94,13 @@ class Target:
         except OSError as e:
             raise NoDisk(f"{path}: {e.strerror}") from e
         self.size_bytes = os.lseek(self._fd, 0, os.SEEK_END)
-        if number is not None and _number(os.fstat(self._fd)) != number:
-            # A stick was pulled, another took its name; and a file in /dev is no disk.
-            os.close(self._fd)
-            raise NoDisk(f"{path} is not the disk {number} that was chosen")
+        if number is not None:
+            # A stick was pulled, another took its name, and its number too; and a file in /dev is no disk.
+            is_other = _number(os.fstat(self._fd)) != number
+            is_other = is_other or (bool(sequence) and _sequence(self._fd) != sequence)
+            if is_other:
+                os.close(self._fd)
+                raise NoDisk(f"{path} is not the disk {number} that was chosen")
 
     def write(self, at: int, data: bytes) -> None:
         """Write all of *data*.
@@ -154,6 +162,15 @@ def _number(found: os.stat_result) -> str | None:
     if not stat.S_ISBLK(found.st_mode):
         return None
     return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+
+
+def _sequence(fd: int) -> str | None:
+    try:
+        answer = fcntl.ioctl(fd, _BLKGETDISKSEQ, bytes(8))
+    except OSError:
+        return None
+    found: int = struct.unpack("=Q", answer)[0]
+    return str(found)
 
 
 def install(target: Target, plan: Plan) -> None:

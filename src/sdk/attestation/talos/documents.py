@@ -16,12 +16,14 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+from ruamel.yaml.scalarbool import ScalarBoolean
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from attestation.errors import BaseConfigInvalid
 
 MAX_BYTES: Final = 1 << 20
 MAX_ALIAS_EXPANSION: Final = 10
+MAX_INTEGER_BITS: Final = 64
 MAX_OPEN_BRACKETS: Final = 200
 """Also those in texts and comments count, where they are not closed: a file in a configuration has not as many."""
 
@@ -176,12 +178,26 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise BaseConfigInvalid("configuration: a key is not a word")
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {_text(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if value is None or isinstance(value, bool):
         return value
-    for kind in (int, float):
-        if isinstance(value, kind):
-            return kind(value)
-    return str(value)
+    if isinstance(value, ScalarBoolean):  # one with an anchor
+        return bool(value)
+    if isinstance(value, int):
+        # Others keep 64 bits of it, and Python writes no number of many thousand digits.
+        if value.bit_length() > MAX_INTEGER_BITS:
+            raise BaseConfigInvalid("configuration: a number of more than 64 bits")
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    """Return *value* as text, which can be said in UTF-8: an escape may name half of a character."""
+    text = str(value)
+    if not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text):
+        raise BaseConfigInvalid("configuration: a text with half of a character")
+    return text

@@ -15,6 +15,7 @@ from copy import deepcopy
 from typing import Any, Final
 
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.scalarbool import ScalarBoolean
 from ruamel.yaml.scalarstring import LiteralScalarString, ScalarString
 
 from attestation.talos.documents import STUMBLES, kind_of, quoted, unreadable
@@ -117,7 +118,7 @@ def _plainly(value: Any) -> Any:
         # Quoted, or anchored: its author's quotes, or none, may have said that it is text.
         return quoted(str(value))
     if getattr(getattr(value, "anchor", None), "value", None) is not None:
-        for kind in (int, float):
-            if isinstance(value, kind):
+        for ruamel, kind in ((ScalarBoolean, bool), (int, int), (float, float)):
+            if isinstance(value, ruamel):
                 return kind(value)
     return value

@@ -158,10 +158,10 @@ class Bench:
         ):
             self.put(f"sys/block/{disk}/{disk}{number}/{file}", f"{value}\n")
 
-    def booted(self, guid: uuid.UUID) -> None:
-        """Have the firmware say which partition was booted."""
+    def booted(self, guid: uuid.UUID, attributes: int = 6) -> None:
+        """Have an EFI variable say which partition was booted: one of this boot, as a loader sets it, or another."""
         name = "LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
-        value = bytes(4) + f"{str(guid).upper()}\0".encode("utf-16-le")
+        value = attributes.to_bytes(4, "little") + f"{str(guid).upper()}\0".encode("utf-16-le")
         (self.root / "sys/firmware/efi/efivars" / name).write_bytes(value)
 
     @property

@@ -81,6 +81,16 @@ def test_the_disk_that_carries_us_is_never_erased(bench: Bench) -> None:
     refused(bench, "sda, sdc carry the same PARTUUID")
 
 
+@pytest.mark.threat("T332")
+def test_a_variable_that_lasts_names_no_medium(bench: Bench) -> None:
+    """A loader's is gone with its boot; one that the system before left would choose whose settings are obeyed."""
+    bench.disk("sda").write_bytes(table((gpt.ESP, STICK, MIB, MIB)))
+    bench.booted(STICK, attributes=7)
+    assert disks.booted_from(disks.scan(**bench.roots), sysfs=bench.roots["sysfs"]) is None
+    bench.booted(STICK)
+    assert disks.booted_from(disks.scan(**bench.roots), sysfs=bench.roots["sysfs"]) is not None
+
+
 @pytest.mark.threat("T331")
 @pytest.mark.parametrize(
     ("file", "text", "words"),

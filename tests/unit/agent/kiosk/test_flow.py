@@ -20,6 +20,7 @@ from attestation.tpm import parse_public
 from attestation_agent.commands import Outcome
 from attestation_agent.exits import UsageError
 from attestation_agent.kiosk import main as kiosk
+from attestation_agent.kiosk import receipt as receipts
 from attestation_agent.kiosk.exits import (
     ImageRejected,
     KioskExit,
@@ -32,7 +33,7 @@ from attestation_agent.kiosk.exits import (
 )
 from attestation_agent.kiosk.fat import FAT, Folder
 from attestation_agent.kiosk.flow import World
-from attestation_agent.kiosk.image import Carried, served
+from attestation_agent.kiosk.image import MAX_LIST_BYTES, Carried, served
 from attestation_agent.kiosk.ui import COLUMNS
 from attestation_agent.rhythm import Rhythm
 from tests.fixtures.over_httpx import answering
@@ -127,9 +128,9 @@ def test_a_machine_is_installed_from_a_bundle(rig: Rig) -> None:
     assert data[:ESP_AT] == rig.image[:ESP_AT]
     assert data[3 * MIB : IMAGE_BYTES] == rig.image[3 * MIB :]
     esp = FAT(path=rig.disk, start_bytes=ESP_AT)
-    receipt = esp.read("EFI/itl/tpm-receipt.json", max_bytes=9999)
-    assert receipt is not None
-    members = json.loads(receipt)
+    left = esp.read("EFI/itl/tpm-receipt.json", max_bytes=9999)
+    assert left is not None
+    members = json.loads(left)
     fingerprint = members["ek_fingerprint"]
     assert members == {
         "install_mode": "offline",
@@ -142,8 +143,8 @@ def test_a_machine_is_installed_from_a_bundle(rig: Rig) -> None:
         "ek_source": rig.tpm.identify().ek_source,
         "installed_at": rfc3339(rig.clock.at),
     }
-    ReceiptImport.model_validate_json(receipt)
-    assert rig.fat.read(f"itl/receipts/{fingerprint[:16]}.json", max_bytes=9999) == receipt
+    ReceiptImport.model_validate_json(left)
+    assert rig.fat.read(f"itl/receipts/{fingerprint[:16]}.json", max_bytes=9999) == left
     registration = json.loads(esp.read("EFI/itl/registration.json", max_bytes=9999) or b"")
     assert registration["image"] == "os.raw"
     assert registration["image_sha256"] == hashlib.sha256(rig.image).hexdigest()
@@ -180,6 +181,16 @@ def test_who_is_not_asked_is_warned_and_a_stick_that_stays_is_no_loop(rig: Rig) 
     rig.tpm = Machine(2)
     assert rig.run(**again) == 0
     assert rig.commands == [("reboot",), ("typed",), ("again",), ("again",)]
+
+
+def test_what_an_old_disk_holds_stops_nobody(rig: Rig) -> None:
+    """A list, or a receipt on the disk to be erased, that is longer than one can be is none."""
+    old = rig.bench.disk("hda", 2 * MIB)
+    make_fat(old, 0, 2 * MIB, label="ITL_BUNDLE").write("itl/images.note", bytes(MAX_LIST_BYTES + 1))
+    make_fat(rig.disk, MIB, 2 * MIB).write("EFI/itl/tpm-receipt.json", bytes(receipts.MAX_BYTES + 1))
+    rig.bench.partition("sda", 1, MIB, 2 * MIB)
+    assert rig.run(ITL_AUTO_CONFIRM="yes") == KioskExit.WRITTEN
+    assert "Offline: bundle on sdb" in rig.shown.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import lzma
 import os
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 
 from attestation.client import ServiceUnreachable
 from attestation.errors import AttestationError, MalformedEvidence
-from attestation_agent.kiosk import gpt
+from attestation_agent.kiosk import gpt, writing
 from attestation_agent.kiosk.exits import ImageRejected, NoDisk, NoImage, WriteFailed
 from attestation_agent.kiosk.fat import FAT
 from attestation_agent.kiosk.writing import HEAD_BYTES, TAIL_BYTES, Plan, Target, install
@@ -265,6 +267,25 @@ def test_only_a_device_is_written(disk: Path) -> None:
         Target(disk, number="8:16")
     with pytest.raises(NoDisk, match="No such file"):
         Target(disk.with_name("sdz"), number=None)
+
+
+@pytest.mark.threat("T331")
+def test_a_disk_that_took_name_and_number_is_not_written(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An approval may take a day; what was pulled out and what was plugged in meanwhile, the kernel counted."""
+    monkeypatch.setattr(writing, "_number", lambda found: "8:16")
+    with pytest.raises(NoDisk, match="not the disk 8:16"):  # a file: the kernel counts none
+        Target(disk, number="8:16", sequence="9")
+    asked: list[int] = []
+
+    def ioctl(fd: int, request: int, room: bytes) -> bytes:
+        asked.append(request)
+        return (9).to_bytes(8, sys.byteorder)
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    Target(disk, number="8:16", sequence="9").close()
+    with pytest.raises(NoDisk, match="not the disk 8:16"):
+        Target(disk, number="8:16", sequence="8")
+    assert asked == [0x8008_1280] * 2
 
 
 @pytest.mark.threat("T331")
