@@ -240,3 +240,20 @@ def test_a_kind_that_is_no_word_is_refused() -> None:
     for kind in (b"3", b"''", b"[x]", b"null"):
         with pytest.raises(BaseConfigInvalid, match="kind is not a word"):
             complete(V1ALPHA1 + b"---\nkind: " + kind + b"\n", BARE, Generation.CLASSIC)
+
+
+def test_what_is_the_machines_own_stands_in_one_place() -> None:
+    """Talos refuses a host name that is said twice, and of two labels nobody knows which counts."""
+    base = (
+        "machine: {network: {hostname: other, nameservers: [192.0.2.53]}, nodeLabels: {itl.io/machine-id: x, a: b}}\n"
+        "---\napiVersion: v1alpha1\nkind: LinkConfig\nname: e0\n"
+    ).encode()
+    late = complete(base, FULL, Generation.ALL_DOCUMENTS).decode()
+    assert "{network: {nameservers: [192.0.2.53]}, nodeLabels: {a: b}}" in late
+    assert b"hostname: other" not in complete(base, FULL, Generation.NETWORK_DOCUMENTS)
+    # Of a machine without a name the base says it.
+    unnamed = dataclasses.replace(FULL, hostname=None)
+    assert b"hostname: other" in complete(base, unnamed, Generation.NETWORK_DOCUMENTS)
+    merged = b"x: &x {hostname: a}\nmachine: {network: {<<: *x}}\n"
+    with pytest.raises(BaseConfigInvalid, match="by a merge"):
+        complete(merged, FULL, Generation.NETWORK_DOCUMENTS)

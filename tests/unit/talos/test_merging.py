@@ -133,6 +133,13 @@ def test_no_anchor_joins_two_authors() -> None:
     }
 
 
+def test_a_patch_changes_nothing_that_it_does_not_name() -> None:
+    """What two mappings have by a merge is changed in the one that the patch names."""
+    base = "a: &x {b: {c: 1, l: [1]}}\nd: {<<: *x, e: 1}\n"
+    [found] = loaded(merged(base, "d: {b: {c: 2, l: [2]}}\n"))
+    assert found == {"a": {"b": {"c": 1, "l": [1]}}, "d": {"b": {"c": 2, "l": [1, 2]}, "e": 1}}
+
+
 def test_what_is_text_stays_text() -> None:
     """Quotes of the patch, blocks and folded lines, for readers of YAML 1.1 too."""
     patch = "a: 'off'\nb: \"1\"\nc: |\n  x\n  y\nd: >-\n  x\n  y\ne: 0o600\n"

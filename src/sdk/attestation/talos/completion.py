@@ -6,7 +6,7 @@ values written again change nothing.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -97,9 +97,13 @@ def _complete(documents: list[CommentedMap], own: Own, generation: Generation) -
     if len(plain) > 1 or (not plain and generation is not Generation.ALL_DOCUMENTS):
         raise BaseConfigInvalid(f"base configuration: {len(plain)} v1alpha1 documents, expected 1")
     if generation.since(Generation.NETWORK_DOCUMENTS):
+        if own.hostname:
+            _take_out(plain, ("machine", "network"), ("hostname",))
         _host_document(documents, own)
         _link_document(documents, own)
     if generation is Generation.ALL_DOCUMENTS:
+        _take_out(plain, ("machine", "nodeLabels"), own.labels)
+        _take_out(plain, ("machine", "nodeAnnotations"), own.annotations)
         _node_document(documents, own)
         _install_document(documents, own)
         _etc_documents(documents, own)
@@ -225,6 +229,20 @@ def _document(documents: list[CommentedMap], kind: str) -> CommentedMap:
 
 def _new(kind: str, **members: Any) -> CommentedMap:
     return CommentedMap({"apiVersion": "v1alpha1", "kind": kind, **members})
+
+
+def _take_out(plain: list[CommentedMap], place: tuple[str, str], words: Iterable[str]) -> None:
+    """Take what is the machine's own out of its former place: it is said in one, and nowhere else otherwise."""
+    for document in plain:
+        found: Any = document
+        for name in place:
+            found = found.get(name) if isinstance(found, CommentedMap) else None
+        for word in words:
+            if not isinstance(found, CommentedMap) or word not in found:
+                continue
+            if any(word in each for each in found.merge):
+                raise BaseConfigInvalid(f"base configuration: {'.'.join(place)} has {word} by a merge")
+            del found[word]
 
 
 def _put(among: list[Any], new: CommentedMap, *, same: Any) -> None:

@@ -98,9 +98,9 @@ def _same(into: CommentedSeq, value: Any, names: Place) -> int | None:
 
 
 def _own(parent: Any, key: Any) -> Any:
-    """Return what stands there, as a copy of its own where an anchor may let it stand elsewhere too."""
+    """Return what stands there, as a copy of its own where an anchor, or a merge (`<<`), may let it stand elsewhere."""
     child = parent[key]
-    if child.anchor.value is not None:
+    if child.anchor.value is not None or getattr(parent, "merge", None):
         child = parent[key] = deepcopy(child)
         child.yaml_set_anchor(None)
     return child
