@@ -128,6 +128,26 @@ def test_a_wheel_without_a_known_hash_is_refused(ours: Path) -> None:
         wheels.gather([ours], f"a==1 --hash=sha256:{sha256(path)}", PYTHON)
 
 
+def test_a_list_vouches_for_its_own_folder_alone(
+    ours: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Who fills a folder with what others wrote names no wheel of ours beside another list."""
+    other = tmp_path_factory.mktemp("other")
+    path = wheel(ours, "a-1-py3-none-any.whl")
+    swapped = wheel(ours, "itl_attestation_agent-0.1.0-py3-none-any.whl", members={"other": b""})
+    (other / "SHA256SUMS").write_text(f"{sha256(swapped)}  {swapped.name}\n", encoding="utf-8")
+    with pytest.raises(RequestInvalid, match=r"agent.*its SHA-256 is not in SHA256SUMS"):
+        wheels.gather([ours, other], f"a==1 --hash=sha256:{sha256(path)}", PYTHON)
+
+
+def test_of_ours_there_is_one_version(ours: Path) -> None:
+    """0.10.0 stands before 0.9.0 in the order of names: the older one would be taken in silence."""
+    path = wheel(ours, "a-1-py3-none-any.whl")
+    wheel(ours, "itl_attestation_agent-0.10.0-py3-none-any.whl")
+    with pytest.raises(RequestInvalid, match=r"several versions of itl-attestation-agent: .*0\.10\.0"):
+        wheels.gather([ours], f"a==1 --hash=sha256:{sha256(path)}", PYTHON)
+
+
 def test_what_a_wheel_needs_is_there(ours: Path) -> None:
     """A lock of another version would give an agent that does not start."""
     path = wheel(
@@ -327,6 +347,7 @@ def test_a_path_of_this_computer_is_refused(tmp_path: Path) -> None:
 def test_only_public_keys_of_the_service_go_in() -> None:
     """An image is read by everybody."""
     private = [b'{"kty": "oct", "k": "AA"}', b'{"kty": "EC", "d": "AA"}', b'{"kty": "AKP", "priv": "AA"}']
+    private += [b'{"kty": "RSA", "n": "AA", "p": "AA"}', b'{"kty": "EC", "note": "a password"}']
     for wrong in (b"x", b"[]", b"{}", b'{"keys": []}', *(b'{"keys": [%b]}' % key for key in private)):
         with pytest.raises(RequestInvalid, match="the service's keys"):
             build._public(wrong)

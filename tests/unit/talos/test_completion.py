@@ -245,9 +245,9 @@ def test_a_kind_that_is_no_word_is_refused() -> None:
 def test_what_is_the_machines_own_stands_in_one_place() -> None:
     """Talos refuses a host name that is said twice, and of two labels nobody knows which counts."""
     base = (
-        "machine: {network: {hostname: other, nameservers: [192.0.2.53]}, nodeLabels: {itl.io/machine-id: x, a: b}}\n"
-        "---\napiVersion: v1alpha1\nkind: LinkConfig\nname: e0\n"
-    ).encode()
+        b"machine: {network: {hostname: other, nameservers: [192.0.2.53]}, nodeLabels: {itl.io/machine-id: x, a: b}}\n"
+        b"---\napiVersion: v1alpha1\nkind: LinkConfig\nname: e0\n"
+    )
     late = complete(base, FULL, Generation.ALL_DOCUMENTS).decode()
     assert "{network: {nameservers: [192.0.2.53]}, nodeLabels: {a: b}}" in late
     assert b"hostname: other" not in complete(base, FULL, Generation.NETWORK_DOCUMENTS)

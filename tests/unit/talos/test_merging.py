@@ -111,7 +111,10 @@ def test_the_base_keeps_comments_order_and_quotes() -> None:
 def test_no_anchor_joins_two_authors() -> None:
     """An alias of the base means what it did, though the patch has an anchor of the same name; and vice versa."""
     base = "machine: {a: &x {v: base}, b: *x, l: &l [1], m: *l}\n"
-    patch = "machine: {c: &x {v: patch}, d: *x, a: {w: 1}, l: [2], s: &s text, t: *s, n: &n 7, o: *n, f: &f 1.5, y: &y true}\n"
+    patch = (
+        "machine: {c: &x {v: patch}, d: *x, a: {w: 1}, l: [2], s: &s text, t: *s, n: &n 7, o: *n, f: &f 1.5"
+    )
+    patch += ", y: &y true}\n"
     text = merged(base, patch)
     assert "y: true" in text
     [found] = loaded(text)

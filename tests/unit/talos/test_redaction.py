@@ -17,6 +17,7 @@ CLASSIC = [
     "cluster: {token: C}",
     "cluster: {etcd: {ca: {crt: public, key: C}}}",
     "cluster: {secret: C}",
+    "cluster: {network: {cni: {name: flannel, flannel: {extraArgs: [C]}}}}",
     "cluster: {ca: {crt: public, key: C}}",
     "cluster: {aggregatorCA: {crt: public, key: C}}",
     "cluster: {serviceAccount: {key: C}}",
@@ -46,6 +47,7 @@ DOCUMENTS = [
     "apiVersion: v1alpha1\nkind: VolumeConfig\nname: STATE\nencryption: {keys: [{slot: 0, static: {passphrase: C}}]}",
 ]
 LATE = [
+    "apiVersion: v1alpha1\nkind: ContainerConfig\nname: c\nargs: [C]",
     "apiVersion: v1alpha1\nkind: DiscoveryIdentityConfig\nclusterSecret: C",
     "apiVersion: v1alpha1\nkind: KubeAPIServerCAConfig\nissuingCA: {cert: public, key: C}",
     "apiVersion: v1alpha1\nkind: KubeAggregatorCAConfig\nissuingCA: {cert: public, key: C}",

@@ -24,6 +24,13 @@ MAX_BYTES: Final = 60_000_000
 CONTAINER: Final = f"rootfs/usr/local/lib/containers/{documents.NAME}"
 SERVICE: Final = f"rootfs/usr/local/etc/containers/{documents.NAME}.yaml"
 PACKAGES: Final = "usr/share/itl-attestation/packages"
+PUBLIC_MEMBERS: Final = frozenset(
+    {
+        *("kty", "use", "key_ops", "alg", "kid", "x5u", "x5c", "x5t", "x5t#S256", "exp", "iat", "nbf"),
+        *("crv", "x", "y", "n", "e", "pub"),
+    }
+)
+"""Of a JWK that may be read by everybody: RFC 7517 §4, the public ones of RFC 7518 §6, and `pub` of AKP keys."""
 PROGRAMS: Final = {"itl-tpm-register": "register", "attestation-agent": "main"}
 """Commands of the container, and the function of `attestation_agent.main` that each is."""
 
@@ -171,7 +178,8 @@ def _public(jwks: bytes) -> bytes:
         kinds = {key["kty"] for key in keys}
     except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise RequestInvalid("the service's keys: not a JWK set") from e
-    if not kinds or kinds & {"oct"} or any({"d", "k", "priv"} & set(key) for key in keys):
+    # By name what may stand there, not what may not: the factors of an RSA key are its secret as well.
+    if not kinds or kinds & {"oct"} or any(set(key) - PUBLIC_MEMBERS for key in keys):
         raise RequestInvalid("the service's keys: only public keys may stand in an image")
     return json.dumps({"keys": keys}, sort_keys=True).encode("utf-8")
 

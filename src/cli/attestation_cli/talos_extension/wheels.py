@@ -133,11 +133,8 @@ def gather(folders: list[Path], lock: str, python: Interpreter) -> list[Wheel]:
         RequestInvalid: One is missing, fits nothing here, or is not what its hash says.
     """
     pins = pins_of(lock)
-    sums: dict[str, str] = {}
     found: dict[str, list[Path]] = {}
     for folder in folders:
-        if (folder / SUMS).is_file():
-            sums |= sums_of((folder / SUMS).read_text(encoding="utf-8"))
         for path in sorted(folder.glob("*.whl")):
             if said := _NAME.fullmatch(path.name):
                 found.setdefault(normal(said["name"]), []).append(path)
@@ -145,7 +142,7 @@ def gather(folders: list[Path], lock: str, python: Interpreter) -> list[Wheel]:
     for name in sorted({*OURS, *pins} - UNUSED):
         path = _chosen(name, found.get(name, []), python)
         data = path.read_bytes()
-        allowed = pins.get(name) or frozenset(filter(None, [sums.get(path.name)]))
+        allowed = pins.get(name) or _beside(path)
         if hashlib.sha256(data).hexdigest() not in allowed:
             where = "the lock" if name in pins else f"{SUMS} beside it"
             raise RequestInvalid(f"{path.name}: its SHA-256 is not in {where}")
@@ -157,9 +154,19 @@ def gather(folders: list[Path], lock: str, python: Interpreter) -> list[Wheel]:
     return wheels
 
 
+def _beside(path: Path) -> frozenset[str]:
+    """Return what the list beside a wheel says of it: who fills one folder vouches for nothing in another."""
+    sums = path.with_name(SUMS)
+    said = sums_of(sums.read_text(encoding="utf-8")).get(path.name) if sums.is_file() else None
+    return frozenset({said} if said else ())
+
+
 def _chosen(name: str, paths: list[Path], python: Interpreter) -> Path:
     """Return the best of the wheels of one distribution for *python*."""
     ranked = [(rank, path.name, path) for path in paths if (rank := _rank(path.name, python)) is not None]
+    if name in OURS and len({_version(path) for _, _, path in ranked}) > 1:
+        # No lock says which of them is meant, and the order of their names is none of versions.
+        raise RequestInvalid(f"several versions of {name}: {', '.join(file for _, file, _ in ranked)}")
     if ranked:
         return max(ranked)[2]
     if not paths:
@@ -169,6 +176,12 @@ def _chosen(name: str, paths: list[Path], python: Interpreter) -> Path:
     version, glibc = (".".join(map(str, numbers[:2])) for numbers in (python.version, python.glibc))
     here = f"CPython {version}, glibc {glibc}, {python.machine}"
     raise RequestInvalid(f"no wheel of {name} fits {here}: {', '.join(path.name for path in paths)}")
+
+
+def _version(path: Path) -> str:
+    said = _NAME.fullmatch(path.name)
+    assert said is not None
+    return said["version"]
 
 
 def _rank(file: str, python: Interpreter) -> tuple[int, tuple[int, int]] | None:

@@ -38,6 +38,7 @@ SECRET_MEMBERS: Final = frozenset(
         *("apiToken", "uniqueToken", "aescbcEncryptionSecret", "secretboxEncryptionSecret", "clusterSecret"),
         *("content", "contents", "manifest", "config"),  # of files, of manifests, of KubeEtcdEncryptionConfig
         *("env", "environment", "variables", "headers", "extraManifestHeaders"),
+        *("args", "extraArgs"),  # of programs, which are told passwords and tokens so
     }
 )
 """Members that hold a secret, or a text that may, wherever they stand."""

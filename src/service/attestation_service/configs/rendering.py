@@ -56,9 +56,7 @@ def texts_of(
     return Texts(talos_version=sources.talos_version, base=base, patch=patch)
 
 
-def texts_for(
-    machine: Machine, sources: Sources, kept: KeptConfigurations, settings: Settings
-) -> Texts:
+def texts_for(machine: Machine, sources: Sources, kept: KeptConfigurations, settings: Settings) -> Texts:
     """Open what *machine* is given; else as `texts_of`.
 
     Its patch may have been activated while it had a role that one operator decides about. Those who then agreed to
