@@ -67,6 +67,15 @@ async def test_a_rule_approves_what_it_says_and_no_more(committee: Committee) ->
     assert all(e["detail"].endswith("; approved by rule rack-4") for e in entries)
 
 
+async def test_what_a_machine_does_not_say_is_empty(committee: Committee) -> None:
+    """Not the word that stands for it: a rule that asks for a serial number has none, and so has a host name."""
+    await ruled(committee, expression='machine.serial != ""')
+    assert (await comes(committee, "unknown"))["status"] == "pending_approval"
+    await ruled(committee, name="rack-5", expression='machine.product == ""')
+    assert (await comes(committee, "unknown"))["status"] == "pending_approval", "its name would be empty"
+    assert (await comes(committee, "W1"))["status"] == "registered"
+
+
 async def test_a_rule_is_nothing_before_two_enable_it(committee: Committee) -> None:
     """Made by one it is not there; made by two it approves nobody; one operator is enough to end it."""
     assert (await committee.ask("anna", "POST", "/approval-rules", RULE)).status_code == 202
@@ -162,6 +171,7 @@ async def test_a_rule_is_tried_on_who_waits(committee: Committee) -> None:
         {"hostname": "w-1"},
         {"hostname": "w-{name}"},
         {"hostname": "_{serial}"},
+        {"hostname": "{serial}"},
         {"name": "Rack"},
         {"max_count": 0},
         {"enabled": True},

@@ -33,7 +33,11 @@ Expression = Annotated[
 ]
 HostnamePattern = Annotated[
     str,
-    Field(max_length=253, description="With `{serial}`, `{uuid}` or `{mac}` in it", examples=["w-{serial}"]),
+    Field(
+        max_length=253,
+        description="With `{serial}`, `{uuid}` or `{mac}` in it, not at its beginning",
+        examples=["w-{serial}"],
+    ),
     AfterValidator(lambda text: spelled(checked_pattern, text)),
 ]
 

@@ -20,13 +20,16 @@ def checked_pattern(pattern: str) -> str:
     """Return *pattern*, in small letters.
 
     Raises:
-        RequestInvalid: It names something else than `PLACES`, none of them, or makes no host name.
+        RequestInvalid: It names something else than `PLACES`, none of them, begins with one, or makes no host name.
     """
     named = _PLACE.findall(pattern)
     if not named or set(named) - set(PLACES):
         raise RequestInvalid(
             "a host name of a rule has {serial}, {uuid} or {mac} in it, and nothing else in braces"
         )
+    if pattern.startswith("{"):
+        # Certificates say what a machine is called: it would choose the whole of its name, cp-1 as well.
+        raise RequestInvalid("a host name of a rule begins with what no machine chooses, as w-{serial} does")
     found = hostname_of(pattern, dict.fromkeys(PLACES, "0a1"))
     assert found is not None
     return pattern.lower()

@@ -19,6 +19,8 @@ from attestation.results import Assurance
 MOST_RULES: Final = 64
 """Each is asked for each machine that nobody knows."""
 NAMES: Final = ("machine",)
+NOT_SAID: Final = "unknown"
+"""What an introduction has where a machine says nothing of its hardware (`attestation.api.node`)."""
 
 Facts = Mapping[str, str]
 
@@ -45,7 +47,7 @@ def facts_of(
 ) -> Facts:
     """Return what an expression reads as `machine`; what there is not is empty text."""
     return {
-        **{name: hw[f"hw_{name}"] or "" for name in ("uuid", "mac", "serial", "product")},
+        **{name: _said(hw[f"hw_{name}"]) for name in ("uuid", "mac", "serial", "product")},
         "desired_role": desired_role.value if desired_role is not None else "",
         "desired_cluster": desired_cluster,
         "address": source,
@@ -56,6 +58,10 @@ def facts_of(
         "ek_model": certificate.model if certificate is not None else "",
         "assurance": assurance.value,
     }
+
+
+def _said(word: str | None) -> str:
+    return "" if word is None or word == NOT_SAID else word
 
 
 def facts_of_machine(machine: Machine) -> Facts:
