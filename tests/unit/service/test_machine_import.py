@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.service.conftest import Service
+from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.hsm_requests import code
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.test_elsewhere import FIRST, OTHER, detail
+from tests.unit.service.test_registration import REGISTER
 
 pytestmark = pytest.mark.anyio
 
@@ -165,3 +166,15 @@ async def test_half_a_fingerprint_is_none(service: Service) -> None:
     """A SHA-256 of older kiosks names no EK here."""
     refused = await service.operator("POST", "/machines/import", {"ek_fingerprint": "ab" * 32})
     assert refused.status_code == 422
+
+
+@pytest.mark.threat("T342")
+async def test_strangers_who_wait_keep_no_expected_machine_out(start: Starter) -> None:
+    """It has its row already; nor do receipts keep their own machines out. A stranger finds no room."""
+    service = await start(pending_limit=2, tpm_ca_bundle_dir=start.bundle())
+    for node in (nodes := [SoftwareNode(), SoftwareNode()]):
+        await imported(service, node)
+    assert code(await service.post(REGISTER, SoftwareNode().introduction())) == "pending-quota-exceeded"
+    await service.introduce(nodes[0], **FIRST)
+    found = await detail(service, nodes[0])
+    assert (found["expected"], found["status"]) == (False, "pending_approval")

@@ -92,8 +92,11 @@ def admit(
     waits: bool,
     spend: bool = False,
     ak_certified: bool = False,
+    expected: bool = False,
 ) -> _Admission:
     """Decide what a new machine becomes; `spend` takes a use of its registration token, `waits` passes all words over.
+
+    One that is `expected` has a row already: strangers who use up what all strangers may have do not keep it out.
 
     A token admits a machine that is vouched for well enough for its role. Another one waits for an operator, and
     the token keeps its use; so does a machine that would be called like another one, whatever admits it.
@@ -136,7 +139,7 @@ def admit(
         if by_rule is not None and by_rule.alarm is None:
             return by_rule
         taken = by_rule.alarm if by_rule is not None else None
-    vouched = entry is not None or ak_certified or (validation is not None and validation.ok)
+    vouched = entry is not None or ak_certified or expected or (validation is not None and validation.ok)
     pending.check_quota(tx, res.settings, introduction.source, vouched=vouched, at=at, take=spend)
     return _Admission(
         Status.PENDING_APPROVAL, allow_listed=entry is not None and taken is not None, alarm=taken
@@ -221,7 +224,15 @@ def create(
     kinship = kinship_shown(tx, machine_id, introduction, proven)
     certified = vouching.vouched is not None
     admission = admit(
-        tx, introduction, validation, res, at, waits=kinship.waits, spend=True, ak_certified=certified
+        tx,
+        introduction,
+        validation,
+        res,
+        at,
+        waits=kinship.waits,
+        spend=True,
+        ak_certified=certified,
+        expected=expected is not None,
     )
     trust = judge_ek_trust(allow_listed=admission.allow_listed, chain=validation, ak_certified=certified)
     machine = Machine(

@@ -149,7 +149,7 @@ async def introduce(
             doubled[:] = [(introduction, machine)]
         if machine is None or machine.expected:
             waits = kinship_shown(tx, "", introduction, ()).waits
-            admit(tx, introduction, validation, res, at, waits=waits)
+            admit(tx, introduction, validation, res, at, waits=waits, expected=machine is not None)
         elif machine.key_name not in (None, introduction.ak_name):
             raise AKConflict("another attestation key is activated for this EK; an operator resets it")
         # 5. A secret for this TPM and AK only, and one for each further EK; we keep what the right answers hash to.
