@@ -293,6 +293,15 @@ async def test_codes_of_one_network_and_of_all_are_bounded(
 
 
 @pytest.mark.threat("T351")
+@pytest.mark.parametrize("header", [{"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}], ids=str)
+async def test_a_page_has_no_browser_ask_for_codes(service: Service, header: dict[str, str]) -> None:
+    """Else who looks at it fills the places of their own network, and codes seem to come from there."""
+    answer = await service.http.post("/device/code", data=ASKED, headers=header)
+    assert error(answer) == (400, "invalid_request")
+    assert service.store.read_sync(lambda tx: tx.console_codes.count_open(service.clock.now())) == 0
+
+
+@pytest.mark.threat("T351")
 async def test_codes_of_one_site_of_ipv6_are_bounded(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has a /48 has as many networks as they like; another site gets its codes all the same."""
     service = await start(console_approval=True, trusted_proxies=["192.0.2.0/24"])
