@@ -320,6 +320,29 @@ async def test_votes_are_for_what_is_in_ones_own_cluster(place: Place) -> None:
     assert "anna" not in hers["message"]
 
 
+@pytest.mark.threat("T319")
+async def test_what_a_machine_of_hers_would_be_elsewhere_is_not_told(place: Place) -> None:
+    """Votes to move it away name what it would be there: shown with it are those about her cluster alone."""
+    board = place.committee
+    board.settings(dual_control_roles=("linux",))
+    machine = place.path(OURS)
+    named: dict[str, str] = {}
+    for cluster in (OURS, THEIRS):
+        path = f"{machine}/role?new_proposal=true"
+        wanted = {"role": "linux", "cluster_id": cluster, "hostname": f"{cluster}-1", "reason": "x"}
+        named[cluster] = (await board.ask("anna", "POST", path, wanted)).json()["proposal_digest"]
+    own = {named[OURS]}
+    assert {each["proposal_digest"] for each in (await place.ok("GET", machine))["approvals"]} == own
+    assert await place.items(f"{machine}/approvals", "proposal_digest") == own
+    (listed,) = (await place.ok("GET", "/machines?role=linux"))["items"]
+    assert {each["proposal_digest"] for each in listed["approvals"]} == own
+    labelled = await place.ok("POST", f"{machine}/labels", {"set": {"rack": "4"}})
+    assert {each["proposal_digest"] for each in labelled["approvals"]} == own
+    act = {"role": "linux", "hostname": "a-1", "reason": "x"}
+    named_wrong = await place.refused("POST", f"{machine}/role?proposal={named[THEIRS]}", act)
+    assert named_wrong == (404, "approval-unknown")
+
+
 async def test_whoever_lost_other_clusters_lost_the_votes_there(place: Place) -> None:
     """An operator of all clusters voted in two; as one of prod, her vote there stands, and the other one is void."""
     board = place.committee

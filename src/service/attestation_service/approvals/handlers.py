@@ -23,7 +23,9 @@ from attestation_service.settings import Settings
 Digest = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 
 
-async def of_machine(machine_id: Id, cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> ApprovalPage:
+async def of_machine(
+    machine_id: Id, cursor: Cursor = None, limit: Limit = 50, *, res: Res, operator: OperatorDep
+) -> ApprovalPage:
     """List the votes about a machine, newest first.
 
     Live, expired, withdrawn and used ones.
@@ -37,7 +39,7 @@ async def of_machine(machine_id: Id, cursor: Cursor = None, limit: Limit = 50, *
         tx.machines.require(machine_id)
         page = tx.approvals.page(machine_id, cursor, limit)
         return ApprovalPage(
-            items=dual_control.shown(tx, page.items, res.settings, at),
+            items=dual_control.shown(tx, page.items, res.settings, at, clusters=operator.clusters),
             next_cursor=page.next_cursor,
         )
 

@@ -49,8 +49,6 @@ POLLS: Final = RateLimit(requests=4, per_seconds=2 * INTERVAL_SECONDS)
 """Two in each interval: the library of Talos sends each poll twice, because it does not know how we want its name."""
 GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 PAGE: Final = "/device"
-BROWSERS: Final = ("origin", "sec-fetch-site")
-"""Sent by each browser with what a page has it send, and by no machine."""
 _TRIES: Final = 4
 _Handler = Callable[[dict[str, str], Resources, Origin, datetime], Awaitable[Response]]
 
@@ -107,9 +105,6 @@ async def _answered(request: Request, handle: _Handler) -> Response:
     try:
         await res.store.read(lambda tx: limits.check(tx, counted, at))
         await res.store.write(lambda tx: limits.take(tx, counted, at))
-        # A page of anybody has a browser send forms: codes would come from the network of whoever looks at it.
-        if any(name in request.headers for name in BROWSERS):
-            raise Refused("invalid_request", "a browser asked, and no machine")
         return await handle(await forms.read(request), res, origin, at)
     except Refused as e:
         log.info("console.refused", code=e.code, why=e.why)

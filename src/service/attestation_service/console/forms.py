@@ -15,6 +15,8 @@ FORM: Final = "application/x-www-form-urlencoded"
 FIELDS: Final = 32
 """Talos sends eleven at most."""
 FIELD_LENGTH: Final = 128
+BROWSERS: Final = ("origin", "sec-fetch-site")
+"""Sent by each browser with what a page has it send, and by no machine."""
 NO_CACHE: Final = {"Pragma": "no-cache"}
 """Beside the Cache-Control of the border (RFC 6749 §5.1)."""
 
@@ -66,8 +68,11 @@ async def read(request: Request) -> dict[str, str]:
     """Return the members of a form, each once.
 
     Raises:
-        Refused: It is no form, too large, or says something twice.
+        Refused: It is no form, too large, or says something twice; or a browser sent it.
     """
+    # A page of anybody has a browser send forms: codes would come from the network of whoever looks at it.
+    if any(name in request.headers for name in BROWSERS):
+        raise Refused("invalid_request", "a browser asked, and no machine")
     if media_type(request.headers.get("content-type")) != FORM:
         raise Refused("invalid_request", f"Content-Type: {FORM} is needed")
     body = await request.body()

@@ -102,7 +102,7 @@ async def label(machine_id: Id, request: LabelsRequest, *, res: Res, operator: O
                 ),
                 at,
             )
-        return detail_of(tx, machine, res, at)
+        return detail_of(tx, machine, res, operator, at)
 
     return await res.store.write(work)
 

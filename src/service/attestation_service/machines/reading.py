@@ -104,7 +104,9 @@ async def list_machines(
             items=[
                 machine_detail(
                     m,
-                    dual_control.shown(tx, votes.get(m.machine_id, []), res.settings, at),
+                    dual_control.shown(
+                        tx, votes.get(m.machine_id, []), res.settings, at, clusters=operator.clusters
+                    ),
                     worn.get(m.machine_id, {}),
                     at,
                 )
@@ -135,7 +137,7 @@ async def get_machine(machine_id: Id, *, res: Res, operator: OperatorDep) -> Mac
 def _whole(tx: Tx, machine: Machine, res: Resources, operator: Operator, at: datetime) -> MachineDetail:
     """Return all that *operator* sees of *machine*: what a list leaves out too."""
     relatives = [each for each in _relatives(tx, machine) if _sees(tx, operator, each.machine_id)]
-    found = detail_of(tx, machine, res, at)
+    found = detail_of(tx, machine, res, operator, at)
     codes = tx.console_codes.of_hardware(found.hw_uuid, found.hw_mac, found.hw_serial, at)
     return found.model_copy(update={"relatives": relatives, "console_codes": codes})
 
@@ -202,10 +204,10 @@ def _vouching(tx: Tx, machine: Machine) -> AKVouchingDetail | None:
     )
 
 
-def detail_of(tx: Tx, machine: Machine, res: Resources, at: datetime) -> MachineDetail:
-    """Return what operators see of *machine*."""
+def detail_of(tx: Tx, machine: Machine, res: Resources, operator: Operator, at: datetime) -> MachineDetail:
+    """Return what *operator* sees of *machine*."""
     votes = tx.approvals.live_of([machine.machine_id], at).get(machine.machine_id, [])
-    shown = dual_control.shown(tx, votes, res.settings, at)
+    shown = dual_control.shown(tx, votes, res.settings, at, clusters=operator.clusters)
     return machine_detail(machine, shown, tx.labels.of(machine.machine_id), at, approved_of(tx, machine))
 
 

@@ -140,7 +140,7 @@ def gate(
     # 0. Whoever named a proposal agrees to that one or to none: it is made anew from what is the case now, and where
     #    the two differ, something was changed since they looked.
     if operator.proposal is not None:
-        _demand_named(tx, proposal, operator.proposal, at)
+        _demand_named(tx, proposal, operator.proposal, at, operator.clusters)
     if not rule.gates(proposal):
         return Agreed()
     # 1. A person, or nobody: the shared token would make every holder two.
@@ -201,9 +201,11 @@ def alone(operator: Operator) -> Agreed:
     return Agreed()
 
 
-def _demand_named(tx: Tx, proposal: Proposal, named: str, at: datetime) -> None:
+def _demand_named(
+    tx: Tx, proposal: Proposal, named: str, at: datetime, clusters: frozenset[str] | None
+) -> None:
     votes = tx.approvals.live(named, at)
-    if not votes:
+    if not votes or not is_within(json.loads(votes[0].proposal), clusters):
         raise ApprovalUnknown(f"no vote for proposal {named} lives: it was done, ended, or its time is over")
     if named != proposal.digest():
         found = differences(json.loads(proposal.canonical()), json.loads(votes[0].proposal))
@@ -273,9 +275,20 @@ async def write(
         raise
 
 
-def shown(tx: Tx, approvals: Sequence[Approval], settings: Settings, at: datetime) -> list[ApprovalDetail]:
-    """Return votes as operators see them: the subject behind the name stands in the audit only."""
+def shown(
+    tx: Tx,
+    votes: Sequence[Approval],
+    settings: Settings,
+    at: datetime,
+    *,
+    clusters: frozenset[str] | None = None,
+) -> list[ApprovalDetail]:
+    """Return votes as operators see them: the subject behind the name stands in the audit only.
+
+    *clusters* are those of who asks, None all: what a machine would be elsewhere is not told.
+    """
     found: dict[str, tuple[str, ...]] = {}
+    approvals = [each for each in votes if is_within(json.loads(each.proposal), clusters)]
     for approval in approvals:
         if approval.vote.is_live(at) and approval.proposal_digest not in found:
             found[approval.proposal_digest] = overtaken_by(tx, approval, settings)
