@@ -33,21 +33,22 @@ ANY: Final = frozenset(_ANY.split())
 _FLEET = """
     activate_configuration activate_patch approve_console_code attention audit_entries_tile check_ca
     create_approval_rule create_cluster create_policy delete_query delete_shared_query deny_console_code
-    diff_configurations diff_patches disable_approval_rule distrust_certificate enable_approval_rule export_audit get_configuration get_console_code get_dead_letter
-    get_patch get_query_schema health_findings import_ca_certificate import_ca_key import_collateral
-    import_configuration import_patch import_receipt issue_image judge_quote_attestation learn_policy
-    list_acme_accounts list_acme_keys list_acme_orders list_advisories list_approval_rules list_audit
-    list_certificates
+    diff_configurations diff_patches disable_approval_rule distrust_certificate enable_approval_rule
+    export_audit get_configuration get_console_code get_dead_letter get_patch get_query_schema
+    health_findings import_ca_certificate import_ca_key import_collateral import_configuration
+    import_patch import_receipt issue_image judge_quote_attestation learn_policy list_acme_accounts
+    list_acme_keys list_acme_orders list_advisories list_approval_rules list_audit list_certificates
     list_collateral list_configurations list_console_codes list_dead_letters list_extensions
-    list_hsm_certificates list_hsm_issuers list_node_csr_decisions list_operator_certificates list_patches
-    list_quote_attestations list_refused_keys list_saved_queries list_settings list_unknown_issuers
-    make_acme_key make_ca_import_key offline_bundle preview_configuration preview_upgrade query
-    read_run_bundle refresh_collateral refuse_key remove_approval_rule request_ca_certificate request_operator_certificate
-    restore_certificate retry_dead_letters revoke_acme_account revoke_acme_key revoke_certificate
-    revoke_hsm_certificate revoke_operator_certificate rewrap_configurations roll_back_configuration
-    roll_back_patch rotate_ca save_query show_ca show_certificate show_endorsement show_trust_bundle
-    show_trust_certificate stats take_over_query test_policy trust_certificate try_approval_rule
-    validate_query verify_audit verify_ek_certificate
+    list_hsm_certificates list_hsm_issuers list_node_csr_decisions list_operator_certificates
+    list_patches list_quote_attestations list_refused_keys list_saved_queries list_settings
+    list_unknown_issuers make_acme_key make_ca_import_key offline_bundle preview_configuration
+    preview_upgrade query read_run_bundle refresh_collateral refuse_key remove_approval_rule
+    request_ca_certificate request_operator_certificate restore_certificate retry_dead_letters
+    revoke_acme_account revoke_acme_key revoke_certificate revoke_hsm_certificate
+    revoke_operator_certificate rewrap_configurations roll_back_configuration roll_back_patch rotate_ca
+    save_query show_ca show_certificate show_endorsement show_trust_bundle show_trust_certificate stats
+    take_over_query test_policy trust_certificate try_approval_rule validate_query verify_audit
+    verify_ek_certificate
 """
 FLEET: Final = frozenset(_FLEET.split())
 """About all clusters, or about what all of them rest on."""
