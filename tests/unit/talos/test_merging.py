@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedSeq
 
 from attestation.errors import BaseConfigInvalid
-from attestation.talos.documents import read_stream, write_stream
+from attestation.talos.documents import copied, read_stream, write_stream
 from attestation.talos.merging import merge
 
 
@@ -164,3 +167,23 @@ def test_what_cannot_be_followed_is_refused() -> None:
     documents = read_stream(b"machine: {}\n")
     with pytest.raises(BaseConfigInvalid):
         merge(documents, read_stream(b"kind: [x]\n"))
+
+
+def test_a_list_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ruamel copies what it knows of a list, which grows with it, once for each member."""
+    made: list[object] = []
+    real = CommentedSeq.copy_attributes
+
+    def copy_attributes(self: CommentedSeq, *arguments: Any, **named: Any) -> Any:
+        made.append(self)
+        return real(self, *arguments, **named)
+
+    monkeypatch.setattr(CommentedSeq, "copy_attributes", copy_attributes)
+    base = "a: [1, 2, 3] # kept\nb: &b {c: [4, 5]}\nd: *b\n"
+    [document] = read_stream(base.encode())
+    copy = copied(document)
+    assert len(made) == 2
+    assert write_stream([copy]).decode() == base
+    assert copy["b"] is copy["d"]
+    copy["d"]["c"].append(6)
+    assert document["d"]["c"] == [4, 5]

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import io
 import re
+from copy import deepcopy
 from typing import Any, Final
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 from ruamel.yaml.scalarbool import ScalarBoolean
@@ -91,6 +92,27 @@ def write_stream(documents: list[CommentedMap]) -> bytes:
     if out.tell() > MAX_BYTES:
         raise BaseConfigInvalid(f"completed configuration: more than {MAX_BYTES} bytes")
     return out.getvalue()
+
+
+def copied(value: Any, seen: dict[int, Any] | None = None) -> Any:
+    """Return a copy of what was read, in which aliases are aliases of copies.
+
+    ruamel's own copies all comments of a list anew for each of its members: minutes for a few thousand.
+    """
+    seen = {} if seen is None else seen
+    if (known := seen.get(id(value))) is not None:
+        return known
+    if isinstance(value, CommentedMap):
+        mapping = seen[id(value)] = value.__class__()
+        for key in value:
+            mapping[key] = copied(value[key], seen)
+        return value.copy_attributes(mapping, memo={})
+    if isinstance(value, CommentedSeq):
+        sequence = seen[id(value)] = value.__class__()
+        for each in value:
+            sequence.append(copied(each, seen))
+        return value.copy_attributes(sequence, memo={})
+    return deepcopy(value, seen)
 
 
 def unreadable(error: Exception) -> BaseConfigInvalid:

@@ -11,14 +11,13 @@ an anchor means what follows it in one document, and here two authors would shar
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any, Final
 
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.scalarbool import ScalarBoolean
 from ruamel.yaml.scalarstring import LiteralScalarString, ScalarString
 
-from attestation.talos.documents import STUMBLES, kind_of, quoted, unreadable
+from attestation.talos.documents import STUMBLES, copied, kind_of, quoted, unreadable
 
 REPLACED: Final = frozenset(
     {
@@ -101,7 +100,7 @@ def _own(parent: Any, key: Any) -> Any:
     """Return what stands there, as a copy of its own where an anchor, or a merge (`<<`), may let it stand elsewhere."""
     child = parent[key]
     if child.anchor.value is not None or getattr(parent, "merge", None):
-        child = parent[key] = deepcopy(child)
+        child = parent[key] = copied(child)
         child.yaml_set_anchor(None)
     return child
 

@@ -5,7 +5,6 @@ In this order: what an operator approved of a machine, its host name and address
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -14,7 +13,7 @@ from ruamel.yaml.comments import CommentedMap
 
 from attestation.machines import Role
 from attestation.talos.completion import Own, complete_documents
-from attestation.talos.documents import read_stream, write_stream
+from attestation.talos.documents import copied, read_stream, write_stream
 from attestation.talos.lint import Finding, Level, lint_documents
 from attestation.talos.merging import merge
 from attestation.talos.versions import Generation
@@ -57,7 +56,7 @@ def render(base: bytes, patch: bytes | None, own: Own | None, role: Role, genera
     Raises:
         BaseConfigInvalid: One of them is not YAML that everybody reads alike, or cannot be completed.
     """
-    documents = [deepcopy(each) for each in _read(base)]
+    documents = [copied(each) for each in _read(base)]
     if patch is not None:
         merge(documents, read_stream(patch))
     if own is not None:
