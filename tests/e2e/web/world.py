@@ -4,10 +4,12 @@ cp-1            waits for approval as a control plane: two people must agree
 w-1 … w-4       verified under `workers@1`, which was learned from them; w-1 has a certificate
 w-5             measured another kernel: it fails, and does not get what it waits for
 infra-1, -2     attested, no policy yet
+w-10            expected: a receipt alone tells of it
 w-6             locked       w-7  revoked       w-8, w-9  wait for approval
 
 Webhooks go to a receiver of this process, which takes what comes at `/told` and refuses for good what comes at
 `/gone`; w-1 has a secret, shares another, and its disk key is held.
+Workers are given version 2 of their configuration, w-1 a patch of its own; others get files.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from attestation.tpm import parse_public
 from attestation_testing import SoftwareNode, boot
 from attestation_testing.software_tpm import SoftwareTPM, fleet
 from tests.e2e.web import outside
+from tests.fixtures import configurations
 from tests.fixtures.machine import Device, Machine, b64
 from tests.fixtures.openid.provider import AUDITOR, OPERATOR, VIEWER, Provider
 from tests.fixtures.service import Operator, ServiceProcess
@@ -172,6 +175,33 @@ def _decide(world: World, receiver: str) -> None:
     }
     for name, body in kept.items():
         ask.call("PUT", f"/query/saved/{name}", json=body)
+    _configure(ask, first.machine_id)
+
+
+def _configure(ask: Operator, machine_id: str) -> None:
+    """Keep configurations of workers, three of them, and a patch; and a receipt of a machine that nobody saw yet."""
+    disks = (
+        ("/dev/sda", "as ordered"),
+        ("/dev/nvme0n1", "disks of the new rack"),
+        ("/dev/nvme1n1", "a trial"),
+    )
+    for disk, note in disks:
+        text = configurations.base("hush", disk, "debug: false\n" if disk.endswith("sda") else "")
+        configurations.imported(ask, text, note=note)
+    patches = f"/machines/{machine_id}/patches"
+    for mirror in ("one", "two"):
+        text = f"machine: {{sysctls: {{net.ipv4.ip_forward: '1'}}, nodeLabels: {{mirror: {mirror}}}}}\n"
+        configurations.imported(ask, text, patches)
+    for version in (1, 2):
+        configurations.activated(ask, version)
+        configurations.activated(ask, version, patches)
+    receipt = {
+        "ek_fingerprint": "5a" * 48,
+        "role": "worker-app",
+        "hw_serial": "S-4790",
+        "hw_product": "ThinkSystem",
+    }
+    ask.call("POST", "/machines/import", json=receipt)
 
 
 @contextlib.contextmanager
@@ -190,6 +220,9 @@ def world(directory: Path) -> Iterator[World]:
                 "ITL_OIDC_ISSUER": provider.issuer,
                 "ITL_DUAL_CONTROL_ROLES": "controlplane",
                 "ITL_ENROLLMENT_CA_PASSPHRASE_FILE": str(directory / "passphrase"),
+                "ITL_CONFIG_KEK": configurations.key(directory),
+                "ITL_CONFIG_FILE_FALLBACK": "true",
+                "ITL_TALOS_VERSION": "v1.14.0",
                 "ITL_TPM_CA_BUNDLE_DIR": str(write_bundle(directory / "bundle")),
                 **outside.enabled(directory),
             },

@@ -41,6 +41,7 @@ def test_a_pending_machine_needs_an_operator() -> None:
 def test_an_expected_machine_has_proven_nothing() -> None:
     """Nobody is told to approve what only a receipt tells of, nor that it proved its key."""
     said = text(told(status="pending_approval", expected=True, ak_activated_at=None))
+    assert "is expected: it has not come yet" in said
     assert "it has proven nothing" in said
     assert "machine reject" in said
     assert "machine approve" not in said

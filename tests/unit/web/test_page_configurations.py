@@ -122,6 +122,20 @@ def test_a_machine_shows_what_it_would_be_given(keeping: Dashboard) -> None:
     assert alice.get(f"{patches}/9").status_code == 404
 
 
+def test_what_talos_says_stands_beside_it(tmp_path: Path) -> None:
+    """What a later version only tolerates is told of a version and of what a machine would be given."""
+    settings = {"config_kek": (key(tmp_path),), "talos_version": "v1.14.0"}
+    with in_process_service(tmp_path / "service", **settings) as service:
+        dashboard = Dashboard(service)
+        alice, made = dashboard.browser(), dashboard.machine(1)
+        made.admitted(service.operator(), hostname="w-1")
+        _activated(dashboard, _imported(dashboard, _base()))
+        for path in (f"{WORKERS}/1", f"/machines/{made.machine_id}?tab=configuration"):
+            page = alice.page(path)
+            assert '<span class="badge warns">deprecated</span>' in page, path
+            assert "<code>machine.install</code>" in page, path
+
+
 @pytest.mark.threat("T274")
 def test_no_page_holds_a_secret_or_anything_hostile(keeping: Dashboard) -> None:
     """What is hidden is on none of them, nor the difference of it; notes are text."""

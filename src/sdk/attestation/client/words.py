@@ -171,7 +171,7 @@ def explain(
     return Explanation(
         trusted=trusted,
         configured=owed is None,
-        headline=f"{name} is {'attested and trusted' if trusted else _HEADLINES[machine.status]}"
+        headline=f"{name} is {_headline(machine, trusted=trusted)}"
         f"{'' if owed is None else '; configuration not delivered'}.",
         why=tuple(why),
         next=tuple(steps),
@@ -193,6 +193,12 @@ _HEADLINES = {
     Status.REVOKED: "revoked",
     Status.REJECTED: "rejected",
 }
+
+
+def _headline(machine: MachineDetail, *, trusted: bool) -> str:
+    if machine.expected and machine.status is Status.PENDING_APPROVAL:
+        return "expected: it has not come yet"
+    return "attested and trusted" if trusted else _HEADLINES[machine.status]
 
 
 def _advice(changes: Sequence[PCRChange], failed: Sequence[CheckDetail]) -> tuple[str, ...]:
