@@ -222,7 +222,6 @@ def world(directory: Path) -> Iterator[World]:
                 "ITL_ENROLLMENT_CA_PASSPHRASE_FILE": str(directory / "passphrase"),
                 "ITL_CONFIG_KEK": configurations.key(directory),
                 "ITL_CONFIG_FILE_FALLBACK": "true",
-                "ITL_TALOS_VERSION": "v1.14.0",
                 "ITL_TPM_CA_BUNDLE_DIR": str(write_bundle(directory / "bundle")),
                 **outside.enabled(directory),
             },

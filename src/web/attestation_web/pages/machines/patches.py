@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attestation.errors import BaseConfigMissing, Unavailable
+from attestation.errors import BaseConfigInvalid, BaseConfigMissing, Unavailable
 from attestation_web.page import Act, api, render
 from attestation_web.page.names import called
 from attestation_web.page.versions import (
@@ -64,7 +64,7 @@ def shown(client: OperatorClient, machine: MachineDetail) -> dict[str, Any]:
 def _given(client: OperatorClient, machine: MachineDetail, patches: Sequence[ConfigurationInfo]) -> Given:
     try:
         rendered = client.preview_configuration(machine.machine_id)
-    except BaseConfigMissing as e:
+    except (BaseConfigMissing, BaseConfigInvalid) as e:
         return Given(nothing=str(e))
     except Unavailable as e:
         return Given(failed=why(e))
