@@ -134,6 +134,11 @@ def test_what_talos_says_stands_beside_it(tmp_path: Path) -> None:
             page = alice.page(path)
             assert '<span class="badge warns">deprecated</span>' in page, path
             assert "<code>machine.install</code>" in page, path
+        other = dashboard.machine(2)
+        other.admitted(service.operator(), hostname="w-2", assigned_ip="10.0.0.2/24")
+        cannot = Reader(alice.page(f"/machines/{other.machine_id}?tab=configuration")).text
+        assert "It would be given nothing now." in cannot
+        assert "no LinkConfig" in cannot
 
 
 @pytest.mark.threat("T274")
