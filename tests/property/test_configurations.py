@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -41,9 +42,11 @@ HOSTILE = st.text(max_size=40) | st.sampled_from(
     ]
 )
 """Text as nobody would call a machine: whatever stands in a field of ours is its value, and nothing more."""
+ONE_LINE = HOSTILE.map(lambda text: re.sub("[\x85\u2028\u2029]", "", text))
+"""Without what `documents.read_stream` refuses, because it ends a line for some readers alone."""
 WORDS = st.from_regex(r"[a-z][a-zA-Z0-9]{0,8}", fullmatch=True)
 VALUES: st.SearchStrategy[Any] = st.recursive(
-    st.integers(-(1 << 40), 1 << 40) | st.booleans() | HOSTILE.map(lambda text: f"t{text}"),
+    st.integers(-(1 << 40), 1 << 40) | st.booleans() | ONE_LINE.map(lambda text: f"t{text}"),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
     max_leaves=8,
 )

@@ -127,6 +127,17 @@ def test_secrets_are_not_in_errors() -> None:
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029"], ids=ascii)
+def test_what_ends_a_line_for_some_readers_is_refused(character: str) -> None:
+    """A comment for one is a member for Talos; as an escape within quotes it is text for everybody, and stays so."""
+    for text in (f"machine: {{}}\n# x{character}cluster: {{}}\n", f"machine: {{}}\nx: 'a{character}b'\n"):
+        with pytest.raises(BaseConfigInvalid, match=rf"line 2 has U\+{ord(character):04X}"):
+            classic(text.encode(), FULL)
+    found = classic(f'machine: {{}}\nx: "a\\u{ord(character):04X}b"\n'.encode(), FULL)
+    assert YAML(typ="safe").load(found)["x"] == f"a{character}b"
+    assert character.encode() not in found
+
+
 def test_what_grows_beyond_the_limit_is_refused() -> None:
     """The merged configuration has the same limit as the base."""
     base = b"machine: {}\n#" + b"x" * (MAX_BYTES - 20) + b"\n"

@@ -2,8 +2,9 @@
 
 YAML 1.2 round trip (ruamel.yaml): comments, document order and everything we do not know survive. Refused, because two
 readers could understand it differently or it costs without bound: duplicate keys, aliases that expand more than
-tenfold or refer to themselves, more than 1 MiB (DELIVERY-AND-OPERATORS §2.5), or brackets within brackets: for each
-that is open, ruamel looks at all others again, and a megabyte of them would take hours.
+tenfold or refer to themselves, more than 1 MiB (DELIVERY-AND-OPERATORS §2.5), what ends a line for readers of YAML 1.1
+alone, or brackets within brackets: for each that is open, ruamel looks at all others again, and a megabyte of them
+would take hours.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ STUMBLES: Final = (
 
 
 _BRACKET: Final = re.compile(r"[\[\]{}]")
+_BREAK_OF_SOME: Final = re.compile("[\x85\u2028\u2029]")
+"""Ends a line in YAML 1.1 and for Talos' reader, and not in YAML 1.2 (§5.4): what is a comment here is a member there."""
 
 
 def read_stream(text: bytes) -> list[CommentedMap]:
@@ -54,6 +57,7 @@ def read_stream(text: bytes) -> list[CommentedMap]:
     try:
         decoded = text.decode("utf-8")
         demand_shallow(decoded)
+        _demand_same_lines(decoded)
         _check_aliases(decoded)
         found = [each for each in _round_trip().load_all(decoded) if each is not None]
     except STUMBLES as e:
@@ -76,6 +80,16 @@ def demand_shallow(text: str) -> None:
             raise BaseConfigInvalid(
                 f"configuration: more than {MAX_OPEN_BRACKETS} brackets within one another"
             )
+
+
+def _demand_same_lines(text: str) -> None:
+    found = _BREAK_OF_SOME.search(text)
+    if found is not None:
+        line = text.count("\n", 0, found.start()) + 1
+        raise BaseConfigInvalid(
+            f"configuration: line {line} has U+{ord(found[0]):04X}, which ends a line for some readers and not for "
+            "others: write it as an escape within double quotes"
+        )
 
 
 def write_stream(documents: list[CommentedMap]) -> bytes:
