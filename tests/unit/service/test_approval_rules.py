@@ -48,6 +48,7 @@ async def comes(committee: Committee, serial: str, *, known: bool = True, **memb
     return found
 
 
+@pytest.mark.threat("T361")
 async def test_a_rule_approves_what_it_says_and_no_more(committee: Committee) -> None:
     """In its role, under its pattern, up to its count; the entry of the machine names it, and a person the rest."""
     await ruled(committee)
@@ -76,6 +77,7 @@ async def test_what_a_machine_does_not_say_is_empty(committee: Committee) -> Non
     assert (await comes(committee, "W1"))["status"] == "registered"
 
 
+@pytest.mark.threat("T360")
 async def test_a_rule_is_nothing_before_two_enable_it(committee: Committee) -> None:
     """Made by one it is not there; made by two it approves nobody; one operator is enough to end it."""
     assert (await committee.ask("anna", "POST", "/approval-rules", RULE)).status_code == 202
@@ -101,6 +103,7 @@ async def test_a_rule_is_nothing_before_two_enable_it(committee: Committee) -> N
     ]
 
 
+@pytest.mark.threat("T360")
 async def test_no_rule_gives_a_role_under_dual_control(committee: Committee) -> None:
     """It cannot be made; and one whose role comes under dual control later is passed over."""
     refused = await committee.ask("anna", "POST", "/approval-rules", RULE | {"role": "controlplane"})
@@ -112,6 +115,7 @@ async def test_no_rule_gives_a_role_under_dual_control(committee: Committee) -> 
     assert code(await committee.ask("anna", "POST", "/approval-rules/later/enable")) == "request-invalid"
 
 
+@pytest.mark.threat("T361")
 async def test_the_policy_of_the_role_counts_beside_the_rule(committee: Committee) -> None:
     """A rule that lets in whoever comes lets in nobody who is vouched for less than the role demands."""
     committee.settings(dual_control_roles=("windows",))
@@ -120,12 +124,14 @@ async def test_the_policy_of_the_role_counts_beside_the_rule(committee: Committe
     assert (await comes(committee, "X2"))["status"] == "registered"
 
 
+@pytest.mark.threat("T360")
 async def test_break_glass_makes_no_rule(service: Service) -> None:
     """Several people must agree, whatever the settings say of roles."""
     refused = await service.operator("POST", "/approval-rules", RULE)
     assert (refused.status_code, code(refused)) == (403, "break-glass-cannot-vote")
 
 
+@pytest.mark.threat("T361")
 async def test_the_higher_one_is_asked_first_and_a_name_is_given_once(committee: Committee) -> None:
     """Where a machine would be called like another one it waits, with an alarm, and the rule keeps its count."""
     await ruled(committee, max_count=9)
@@ -147,6 +153,7 @@ async def test_the_higher_one_is_asked_first_and_a_name_is_given_once(committee:
     assert used == {"any": 0, "rack-4": 2, "special": 1}
 
 
+@pytest.mark.threat("T361")
 async def test_a_rule_is_tried_on_who_waits(committee: Committee) -> None:
     """Each machine with its verdict; nothing is changed, and nothing that a machine says breaks it."""
     good, other = await comes(committee, "W1"), await comes(committee, "é" * 40)
