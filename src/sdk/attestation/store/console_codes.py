@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
-from sqlalchemy import bindparam, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, update
 
 from attestation.clock import to_micros
 from attestation.store.codec import binds, codec
@@ -69,6 +69,11 @@ class ConsoleCode:
     kept_until: datetime
 
 
+def _says(columns: Any) -> ColumnElement[bool]:
+    """Return what is true of a row that says any of what `_compared` looks for."""
+    return or_(*(func.lower(columns[f"hw_{name}"]) == bindparam(name) for name in ("uuid", "mac", "serial")))
+
+
 _ROW = codec(ConsoleCode, _C, besides=("id",))
 _OPEN = (_C.state == "pending", _C.expires_at > bindparam("at"))
 _ADD = Prepared(
@@ -110,24 +115,14 @@ _RIVALS = Prepared(
     .where(
         _C.user_code != bindparam("of_code"),
         *_OPEN,
-        or_(
-            func.lower(_C.hw_uuid) == bindparam("uuid"),
-            func.lower(_C.hw_mac) == bindparam("mac"),
-            func.lower(_C.hw_serial) == bindparam("serial"),
-        ),
+        _says(_C),
     )
     .order_by(_C.id)
     .limit(bindparam("rows"))
 )
 _MACHINES = Prepared(
     select(_M.machine_id)
-    .where(
-        or_(
-            func.lower(_M.hw_uuid) == bindparam("uuid"),
-            func.lower(_M.hw_mac) == bindparam("mac"),
-            func.lower(_M.hw_serial) == bindparam("serial"),
-        )
-    )
+    .where(_says(_M))
     # Anybody registers eight that say it too: who was admitted is told of first.
     .order_by(_M.role.is_(None), _M.machine_id)
     .limit(bindparam("rows"))
@@ -136,11 +131,7 @@ _OF_HARDWARE = Prepared(
     select(_C.user_code)
     .where(
         *_OPEN,
-        or_(
-            func.lower(_C.hw_uuid) == bindparam("uuid"),
-            func.lower(_C.hw_mac) == bindparam("mac"),
-            func.lower(_C.hw_serial) == bindparam("serial"),
-        ),
+        _says(_C),
     )
     .order_by(_C.id)
     .limit(bindparam("rows"))

@@ -43,7 +43,7 @@ STUMBLES: Final = (
 
 _BRACKET: Final = re.compile(r"[\[\]{}]")
 _BREAK_OF_SOME: Final = re.compile("[\x85\u2028\u2029]")
-"""Ends a line in YAML 1.1 and for Talos' reader, and not in YAML 1.2 (§5.4): what is a comment here is a member there."""
+"""Ends a line in YAML 1.1 and for Talos' reader, not in YAML 1.2 (§5.4): a comment here would be a member there."""
 
 
 def read_stream(text: bytes) -> list[CommentedMap]:

@@ -17,7 +17,7 @@ from attestation_service.configs.kept import KeptConfigurations
 from attestation_service.configs.sources import Sources
 from attestation_service.settings import Settings
 
-log = structlog.get_logger("attestation_service.delivery")
+log = structlog.get_logger("attestation_service.configs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
