@@ -98,9 +98,10 @@ JSON = "application/json"
 
 
 @pytest.mark.threat("T341")
-@pytest.mark.parametrize(
-    ("answer", "status", "word"),
-    [
+async def test_what_is_not_the_schematic_is_not_used(start: Starter, factory: FakeFactory) -> None:
+    """No image is given out, and none is told of."""
+    service = await start(factory_url=factory.url, talos_version=RELEASE)
+    answers: list[tuple[tuple[int, str, bytes], int, str]] = [
         ((201, JSON, OTHER), 502, "schematic-mismatch"),
         ((201, JSON, b"{}"), 502, "factory-answer-invalid"),
         ((201, JSON, b"[" * 4096), 502, "factory-answer-invalid"),
@@ -109,18 +110,12 @@ JSON = "application/json"
         ((201, JSON, b"x" * (client.MAX_ANSWER_BYTES + 1)), 502, "factory-answer-invalid"),
         ((400, "text/plain", b"field x not found\x1b[2J"), 503, "factory-unavailable"),
         ((302, "text/plain", b""), 503, "factory-unavailable"),
-    ],
-    ids=["other-id", "no-id", "no-json", "number", "terminal", "too-long", "refused", "elsewhere"],
-)
-async def test_what_is_not_the_schematic_is_not_used(
-    start: Starter, factory: FakeFactory, answer: tuple[int, str, bytes], status: int, word: str
-) -> None:
-    """No image is given out, and none is told of."""
-    service = await start(factory_url=factory.url, talos_version=RELEASE)
-    factory.instead = answer
-    found = await issue(service)
-    assert (found.status_code, code(found)) == (status, word)
-    assert "\x1b" not in found.json()["detail"]
+    ]
+    for answer, status, word in answers:
+        factory.instead = answer
+        found = await issue(service)
+        assert (found.status_code, code(found)) == (status, word), answer
+        assert "\x1b" not in found.json()["detail"]
     assert NodeEvent.IMAGE_CREATED not in await told(service)
     assert await service.audit(action="image") == []
 
@@ -136,19 +131,15 @@ async def test_nobody_else_waits_for_the_factory(start: Starter) -> None:
     assert approved.status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("wanted", "word"),
-    [
+async def test_what_there_is_no_image_of_is_asked_of_nobody(start: Starter, factory: FakeFactory) -> None:
+    """It is refused here."""
+    service = await start(factory_url=factory.url, talos_version=RELEASE)
+    unwanted: list[tuple[dict[str, Any], str]] = [
         ({"extensions": ["gvisor"]}, "schematic-invalid"),
         ({"talos_version": "v1.13"}, "request-invalid"),
         ({"kind": "kernel", "secureboot": True}, "request-invalid"),
-    ],
-)
-async def test_what_there_is_no_image_of_is_asked_of_nobody(
-    start: Starter, factory: FakeFactory, wanted: dict[str, Any], word: str
-) -> None:
-    """It is refused here."""
-    service = await start(factory_url=factory.url, talos_version=RELEASE)
-    found = await issue(service, **wanted)
-    assert (found.status_code, code(found)) == (422, word)
+    ]
+    for wanted, word in unwanted:
+        found = await issue(service, **wanted)
+        assert (found.status_code, code(found)) == (422, word), wanted
     assert factory.requests == []

@@ -107,22 +107,17 @@ async def test_an_image_of_the_factory_walks_the_same_way(start: Starter) -> Non
     }
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "words"),
-    [
+async def test_errors_fit_on_a_console_whoever_finds_them(service: Service) -> None:
+    """Also those that no handler of `/config` has seen; in JSON for whoever asks for that."""
+    for path, status, words in (
         ("/api/v1/config/" + "x" * 43, 404, "config token unknown"),
         ("/api/v1/config/" + "x" * 4096, 404, "config token unknown"),
         ("/api/v1/config/a/b", 404, "route unknown"),
-    ],
-)
-async def test_errors_fit_on_a_console_whoever_finds_them(
-    service: Service, path: str, status: int, words: str
-) -> None:
-    """Also those that no handler of `/config` has seen; in JSON for whoever asks for that."""
-    answer = await over(service)(Request(method="GET", url=path))
-    assert (answer.status, answer.body.decode()) == (status, words)
-    problem = await service.get(path, headers={"Accept": "application/json"})
-    assert problem.headers["content-type"] == "application/problem+json"
+    ):
+        answer = await over(service)(Request(method="GET", url=path))
+        assert (answer.status, answer.body.decode()) == (status, words)
+        problem = await service.get(path, headers={"Accept": "application/json"})
+        assert problem.headers["content-type"] == "application/problem+json"
 
 
 def test_words_are_cut_where_a_console_cuts_them() -> None:

@@ -67,14 +67,6 @@ class Registering(Introducing):
     _status: Status = Status.PENDING_APPROVAL
     _image_url: str | None = None
 
-    def identified(self) -> Identified:
-        """Say who this TPM is.
-
-        Raises:
-            DeviceError: It does not answer.
-        """
-        return Identified(ek_fingerprint=self._fingerprint(), ek_source=self._identify().ek_source)
-
     def admitted(self, *, wait_seconds: float) -> Admitted:
         """Introduce this machine, and wait until an operator approves it where no token admits it.
 
