@@ -402,4 +402,6 @@ async def test_who_says_the_same_cannot_hide_it(service: Service) -> None:
     asked = await ask(service, mac="unknown", serial="UNKNOWN")
     shown = (await service.operator("GET", f"/console-codes/{asked['user_code']}")).json()
     assert shown["other_codes"] == [other["user_code"]]
+    beside = (await service.operator("GET", f"/console-codes/{other['user_code']}")).json()
+    assert beside["other_codes"] == [asked["user_code"]]
     assert (shown["machines"][0], len(shown["machines"])) == (known.machine_id, 5)
