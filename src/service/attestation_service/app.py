@@ -291,6 +291,7 @@ async def owned(
     finally:
         parser.close()
         understanding.close()
+        configurations.beside.close()
         await asyncio.to_thread(configurations.close)
         if oidc is not None:
             await oidc.aclose()

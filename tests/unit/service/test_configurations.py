@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from attestation.keys import LocalKEK
 from attestation.machines import Role
 from attestation.talos.versions import Generation
 from attestation_service.configs.kept import KeptConfigurations
+from attestation_service.configurations import judging
 from tests.unit.service.conftest import CANARY, Service, Starter, settings_for
 from tests.unit.service.node import SEALED, SoftwareNode
 from tests.unit.service.test_dual_control import Committee
@@ -122,6 +125,36 @@ async def test_a_version_is_delivered_once_it_is_activated(keeping: Service, nod
         (1, False, None),
         (2, True, "more words"),
     ]
+
+
+async def test_what_people_look_at_takes_no_thread_of_machines(
+    keeping: Service, node: SoftwareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configuration that takes long to judge, and more than one of them: machines attest, and get theirs."""
+    await activated(keeping, await imported(keeping))
+    judge, may_go_on, begun = judging.judge, threading.Event(), threading.Event()
+
+    def slow(*args: Any, **more: Any) -> judging.Judged:
+        begun.set()
+        assert may_go_on.wait(120)
+        return judge(*args, **more)
+
+    monkeypatch.setattr(judging, "judge", slow)
+    loop, few = asyncio.get_running_loop(), ThreadPoolExecutor(2)
+    loop.set_default_executor(few)  # soon in use, where somebody takes them
+    imports = [asyncio.ensure_future(imported(keeping)) for _ in range(2)]
+    try:
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(60):
+            assert CANARY in await delivered(keeping, node)
+        assert not any(each.done() for each in imports)
+    finally:
+        may_go_on.set()
+        versions = await asyncio.gather(*imports)
+        loop.set_default_executor(ThreadPoolExecutor())
+        few.shutdown()
+    assert sorted(versions) == [2, 3]
 
 
 async def test_rollback_is_the_version_before(keeping: Service, node: SoftwareNode) -> None:

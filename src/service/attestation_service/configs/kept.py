@@ -17,6 +17,7 @@ from attestation.keys import KEK, KeyOptions, LocalKEK, open_keks
 from attestation.store import Configuration, Delivered, SealedConfiguration
 from attestation_service.authority.places import key_options
 from attestation_service.configs import sealing
+from attestation_service.configs.beside import Beside
 from attestation_service.configs.sealing import Opened
 from attestation_service.settings import Settings
 
@@ -25,7 +26,7 @@ KEPT_OPEN: Final = 16
 
 
 class KeptConfigurations:
-    """See the module. Its methods may ask devices and block: call them from a thread.
+    """See the module. Its methods may ask devices and block: call them from its threads, `beside`.
 
     Args:
         settings: `ITL_CONFIG_KEK` and `ITL_CONFIG_ENCRYPTION_KEY` name the keys, the newest first.
@@ -33,6 +34,7 @@ class KeptConfigurations:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self.beside = Beside()
         self._lock = threading.Lock()
         self._keks: Mapping[str, KEK] = {}
         self._open: OrderedDict[tuple[bytes, bytes, Configuration], Opened] = OrderedDict()

@@ -5,7 +5,6 @@ No answer, entry or log line holds a text: people see what `attestation.talos.re
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Annotated
 
@@ -263,7 +262,7 @@ async def rewrap(*, res: Res, operator: OperatorDep) -> ConfigurationsRewrapped:
         SignerUnavailable: Its device does not answer.
     """
     kept, at = res.configurations, res.clock.now()
-    newest = await asyncio.to_thread(kept.newest)
+    newest = await kept.beside.for_people(kept.newest)
     done = unreachable = 0
     seen: set[str] = set()
     while True:
@@ -275,7 +274,7 @@ async def rewrap(*, res: Res, operator: OperatorDep) -> ConfigurationsRewrapped:
         for each in fresh:
             seen.add(each.about.ref)
             try:
-                wrapped = await asyncio.to_thread(kept.rewrapped, each)
+                wrapped = await kept.beside.for_people(partial(kept.rewrapped, each))
             except (ConfigurationUnreadable, SignerUnavailable):  # it keeps no other back
                 unreachable += 1
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Annotated, Final
 
 from fastapi import Query
@@ -65,7 +65,7 @@ async def preview_machine(machine_id: Id, *, res: Res) -> RenderedConfiguration:
             findings=told(rendered.findings),
         )
 
-    return await asyncio.to_thread(look)
+    return await res.configurations.beside.for_people(look)
 
 
 async def preview_upgrade(
@@ -88,7 +88,9 @@ async def preview_upgrade(
 
     found = await res.store.read(work)
     before = next(iter(found.values())).talos_version
-    roles = await asyncio.to_thread(_upgraded, found, cluster_id, before, talos, res)
+    roles = await res.configurations.beside.for_people(
+        partial(_upgraded, found, cluster_id, before, talos, res)
+    )
     return UpgradePreview(cluster_id=cluster_id, before=before, after=talos, roles=roles)
 
 

@@ -3,9 +3,9 @@
 # Algorithms for: digest
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from attestation.api import (
@@ -40,7 +40,7 @@ async def store(
     """Judge a new version and keep it; see `handlers.import_base`."""
     text = request.document.encode()
     # 1. What nobody could use is not kept.
-    newest = await asyncio.to_thread(res.configurations.newest)
+    newest = await res.configurations.beside.for_people(res.configurations.newest)
 
     def load(tx: Tx) -> Subject:
         if place.cluster_id:
@@ -48,7 +48,9 @@ async def store(
         return _subject(tx, place, res)
 
     subject = await res.store.read(load)
-    judged = await asyncio.to_thread(_judge, text, subject, res, request.talos_version, demand=True)
+    judged = await res.configurations.beside.for_people(
+        partial(_judge, text, subject, res, request.talos_version, demand=True)
+    )
     # 2. Under a number that nobody else took meanwhile.
     for _ in range(ATTEMPTS - 1):
         try:
@@ -81,7 +83,7 @@ async def _store(
         kek_id=kek_id,
     )
     # Sealed for its place and number, on a thread: it may ask a device.
-    sealed = await asyncio.to_thread(res.configurations.seal, text, about)
+    sealed = await res.configurations.beside.for_people(partial(res.configurations.seal, text, about))
 
     # One unit: version and audit. It is active nowhere, so a crash behind it leaves nothing half done.
     def work(tx: Tx) -> None:
@@ -107,7 +109,7 @@ async def show(place: Place, version: int, res: Resources) -> ConfigurationDetai
     def look() -> Judged:
         return _judge(res.configurations.open(sealed).text, subject, res)
 
-    return _detail(sealed.about, active, await asyncio.to_thread(look))
+    return _detail(sealed.about, active, await res.configurations.beside.for_people(look))
 
 
 async def diff(place: Place, before: int, after: int, res: Resources) -> ConfigurationDiff:
@@ -125,7 +127,7 @@ async def diff(place: Place, before: int, after: int, res: Resources) -> Configu
         kept = res.configurations
         return judging.changes(kept.open(one).text, kept.open(other).text, subject.sources.talos_version)
 
-    return ConfigurationDiff(before=before, after=after, changes=await asyncio.to_thread(look))
+    return ConfigurationDiff(before=before, after=after, changes=await res.configurations.beside.for_people(look))
 
 
 async def activate(
@@ -142,8 +144,8 @@ async def activate(
     sealed, subject = await res.store.read(load)
     about = sealed.about
 
-    opened = await asyncio.to_thread(kept.open, sealed)
-    judged = await asyncio.to_thread(_judge, opened.text, subject, res, demand=True)
+    opened = await kept.beside.for_people(partial(kept.open, sealed))
+    judged = await kept.beside.for_people(partial(_judge, opened.text, subject, res, demand=True))
 
     def work(tx: Tx) -> ActiveConfiguration | PendingApproval:
         # 2. What is delivered there now is part of what is agreed to.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Literal
 
 from attestation.api import ConfigEnvelope
@@ -127,7 +128,9 @@ async def fetch(
         if due.repeat is not None:
             return await _signed(Delivered(due.repeat, SEALED), due.machine, node_nonce, res, at)
         # Files and YAML, never on the loop and never inside a unit. A failure here is an error, never plaintext.
-        answer, config_sha256 = await asyncio.to_thread(_prepare, due, wanted, res)
+        answer, config_sha256 = await res.configurations.beside.for_machines(
+            partial(_prepare, due, wanted, res)
+        )
     except (NotAcceptable, AgentTooOld, Unavailable) as e:
         # The machine is attested, and has nothing: whoever looks at it sees that, and why.
         why = str(e)

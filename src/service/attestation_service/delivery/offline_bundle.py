@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cryptography.hazmat.primitives.serialization import (
@@ -106,7 +107,7 @@ async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundl
 
     # 2. What the configuration is made of, and a key. What fails here is an error, never plaintext.
     token = config_tokens.make(due.machine, res.settings, at)
-    texts = await asyncio.to_thread(_opened, due, token.stored.token_id, res)
+    texts = await res.configurations.beside.for_machines(partial(_opened, due, token.stored.token_id, res))
     made = await asyncio.to_thread(server_keys.make)
     plan = replace(
         certificates.wanted(due.machine, PROFILE, made.spki, res.settings, key_tier=None, renews=due.renews),
