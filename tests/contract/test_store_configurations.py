@@ -93,7 +93,34 @@ async def test_data_keys_go_under_another_key(store: Store) -> None:
         assert tx.configurations.get(BASE, 1).wrapped == b"again"
         assert tx.configurations.get(BASE, 1).about.kek_id == "new"
         assert tx.configurations.kek_ids() == ("new", "old")
-        assert tx.configurations.under_other_keks("new", 9) == (sealed(2),)
+        (left,) = tx.configurations.under_other_keks("new", 9)
+        assert (left.about, left.wrapped) == (sealed(2).about, sealed(2).wrapped)
+        assert not isinstance(left, SealedConfiguration), (
+            "no text is read for it: of many that would be too much"
+        )
+
+    await store.write(work)
+
+
+async def test_what_lies_under_other_keys_is_walked_place_by_place(store: Store) -> None:
+    """From the one behind the last, whatever became of those before; each once."""
+    places = (
+        Place(machine_id="m"),
+        Place(cluster_id="a", role="worker-app"),
+        Place(cluster_id="b", role="worker-app"),
+    )
+
+    def work(tx: Tx) -> None:
+        for place in places:
+            for version in (1, 2):
+                tx.configurations.add(sealed(version, place))
+        seen: list[str] = []
+        last: Configuration | None = None
+        while found := tx.configurations.under_other_keks("new", 2, last):
+            seen += [each.about.ref for each in found]
+            tx.configurations.rewrap(found[0], kek_id="new", wrapped=b"again")
+            last = found[-1].about
+        assert seen == [f"{place}@{version}" for place in places for version in (1, 2)]
 
     await store.write(work)
 

@@ -29,6 +29,7 @@ from attestation.store.configurations import (
     Delivered,
     Place,
     SealedConfiguration,
+    WrappedConfiguration,
 )
 from attestation.store.console_codes import ConsoleCode
 from attestation.store.grants import grant
@@ -180,6 +181,7 @@ __all__ = [
     "TrustStatus",
     "Tx",
     "Waiting",
+    "WrappedConfiguration",
     "grant",
     "is_postgresql",
     "migrate",

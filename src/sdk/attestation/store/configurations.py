@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, delete, func, insert, select, tuple_, update
 
 from attestation.errors import AlreadyExists, ConfigurationUnknown
 from attestation.store.codec import binds, codec
@@ -67,7 +67,20 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SealedConfiguration:
+class WrappedConfiguration:
+    """One version and its key, without its text.
+
+    Args:
+        about: What it is.
+        wrapped: Its data key under the key-encryption key.
+    """
+
+    about: Configuration
+    wrapped: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedConfiguration(WrappedConfiguration):
     """One version as it is kept.
 
     Args:
@@ -76,8 +89,6 @@ class SealedConfiguration:
         blob: Its text under the data key.
     """
 
-    about: Configuration
-    wrapped: bytes = field(repr=False)
     blob: bytes = field(repr=False)
 
 
@@ -116,6 +127,8 @@ def _at(columns: object) -> ColumnElement[bool]:
 
 _TOLD = [c for c in _C if c.name not in ("wrapped", "blob")]
 _ABOUT = codec(Configuration, _TOLD)
+_KEYED = [*_TOLD, _C.wrapped]
+_WRAPPED = codec(WrappedConfiguration, _KEYED)
 _ROW = codec(SealedConfiguration, _C)
 _ACTIVE = codec(ActiveConfiguration, _AC)
 _NEXT = Prepared(select(func.coalesce(func.max(_C.version), 0) + 1).where(_at(_C)))
@@ -142,7 +155,13 @@ _REWRAP = Prepared(
     .values(kek_id=bindparam("kek_id"), wrapped=bindparam("wrapped"))
 )
 _OTHER_KEK = Prepared(
-    select(_T).where(_C.kek_id != bindparam("kek_id")).order_by(*_ORDER).limit(bindparam("rows"))
+    select(*_KEYED)
+    .where(
+        _C.kek_id != bindparam("kek_id"),
+        tuple_(*_ORDER) > tuple_(*(bindparam(f"after_{c.name}") for c in _ORDER)),
+    )
+    .order_by(*_ORDER)
+    .limit(bindparam("rows"))
 )
 _KEKS = Prepared(select(_C.kek_id).distinct().order_by(_C.kek_id))
 _END = tuple(
@@ -211,15 +230,19 @@ class Configurations:
         """Let a version be delivered from now on, instead of the one before."""
         self._sql.do(_ACTIVATE, **_ACTIVE.encode(active))
 
-    def under_other_keks(self, kek_id: str, limit: int) -> tuple[SealedConfiguration, ...]:
-        """Return up to *limit* versions that do not lie under this key-encryption key."""
-        return tuple(map(_ROW.decode, self._sql.rows(_OTHER_KEK, kek_id=kek_id, rows=limit)))
+    def under_other_keks(
+        self, kek_id: str, limit: int, after: Configuration | None = None
+    ) -> tuple[WrappedConfiguration, ...]:
+        """Return up to *limit* versions that do not lie under this key-encryption key, those behind *after*."""
+        place, version = (Place(), 0) if after is None else (after.place, after.version)
+        behind = {f"after_{name}": value for name, value in (_columns(place) | {"version": version}).items()}
+        return tuple(map(_WRAPPED.decode, self._sql.rows(_OTHER_KEK, **behind, kek_id=kek_id, rows=limit)))
 
     def kek_ids(self) -> tuple[str, ...]:
         """Return the names of the key-encryption keys that versions lie under."""
         return tuple(row[0] for row in self._sql.rows(_KEKS))
 
-    def rewrap(self, found: SealedConfiguration, *, kek_id: str, wrapped: bytes) -> bool:
+    def rewrap(self, found: WrappedConfiguration, *, kek_id: str, wrapped: bytes) -> bool:
         """Keep the data key of *found* under another key-encryption key; False if somebody did already."""
         place = _columns(found.about.place)
         new = {

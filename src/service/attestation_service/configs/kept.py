@@ -14,7 +14,7 @@ from typing import Final
 
 from attestation.errors import ConfigurationsNotKept, ConfigurationUnreadable, KeyUnusable, UnwrapFailed
 from attestation.keys import KEK, KeyOptions, LocalKEK, open_keks
-from attestation.store import Configuration, Delivered, SealedConfiguration
+from attestation.store import Configuration, Delivered, SealedConfiguration, WrappedConfiguration
 from attestation_service.authority.places import key_options
 from attestation_service.configs import sealing
 from attestation_service.configs.beside import Beside
@@ -106,7 +106,7 @@ class KeptConfigurations:
             )
         return opened.text
 
-    def rewrapped(self, sealed: SealedConfiguration) -> bytes:
+    def rewrapped(self, sealed: WrappedConfiguration) -> bytes:
         """Return the secret of *sealed* under the newest key. Raises as `open`."""
         try:
             return sealing.rewrapped(sealed, self._of(sealed.about.kek_id), self._of(self.newest()))

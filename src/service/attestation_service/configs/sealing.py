@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from attestation.clock import rfc3339
 from attestation.errors import UnwrapFailed
 from attestation.keys import KEK
-from attestation.store import ActiveConfiguration, Configuration, SealedConfiguration
+from attestation.store import ActiveConfiguration, Configuration, SealedConfiguration, WrappedConfiguration
 from attestation.wire import canonical_json
 
 VERSION: Final = b"\x01"
@@ -87,7 +87,7 @@ def unseal(sealed: SealedConfiguration, kek: KEK) -> Opened:
     return Opened(text=text, mark_key=secret[KEY_BYTES:])
 
 
-def rewrapped(sealed: SealedConfiguration, old: KEK, new: KEK) -> bytes:
+def rewrapped(sealed: WrappedConfiguration, old: KEK, new: KEK) -> bytes:
     """Return the secret of *sealed* under *new*; the text is not touched. Call it from a thread.
 
     Raises:

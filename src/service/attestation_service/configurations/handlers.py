@@ -23,7 +23,7 @@ from attestation.api import (
 from attestation.api.base import ClusterId
 from attestation.errors import ConfigurationUnreadable, SignerUnavailable
 from attestation.machines import Role
-from attestation.store import Place, SealedConfiguration, Tx
+from attestation.store import Configuration, Place, Tx, WrappedConfiguration
 from attestation_service.auth import OperatorDep, VoterDep
 from attestation_service.configurations import versions
 from attestation_service.resources import Res
@@ -264,15 +264,10 @@ async def rewrap(*, res: Res, operator: OperatorDep) -> ConfigurationsRewrapped:
     kept, at = res.configurations, res.clock.now()
     newest = await kept.beside.for_people(kept.newest)
     done = unreachable = 0
-    seen: set[str] = set()
-    while True:
-        rows = len(seen) + REWRAPPED_AT_ONCE
-        found = await res.store.read(partial(_under_others, kek_id=newest, rows=rows))
-        fresh = [each for each in found if each.about.ref not in seen]
-        if not fresh:
-            break
-        for each in fresh:
-            seen.add(each.about.ref)
+    last: Configuration | None = None
+    while found := await res.store.read(partial(_under_others, kek_id=newest, after=last)):
+        for each in found:
+            last = each.about
             try:
                 wrapped = await kept.beside.for_people(partial(kept.rewrapped, each))
             except (ConfigurationUnreadable, SignerUnavailable):  # it keeps no other back
@@ -285,9 +280,9 @@ async def rewrap(*, res: Res, operator: OperatorDep) -> ConfigurationsRewrapped:
     return ConfigurationsRewrapped(rewrapped=done, unreachable=unreachable)
 
 
-def _under_others(tx: Tx, *, kek_id: str, rows: int) -> tuple[SealedConfiguration, ...]:
-    return tx.configurations.under_other_keks(kek_id, rows)
+def _under_others(tx: Tx, *, kek_id: str, after: Configuration | None) -> tuple[WrappedConfiguration, ...]:
+    return tx.configurations.under_other_keks(kek_id, REWRAPPED_AT_ONCE, after)
 
 
-def _rewrap(tx: Tx, *, found: SealedConfiguration, kek_id: str, wrapped: bytes) -> bool:
+def _rewrap(tx: Tx, *, found: WrappedConfiguration, kek_id: str, wrapped: bytes) -> bool:
     return tx.configurations.rewrap(found, kek_id=kek_id, wrapped=wrapped)

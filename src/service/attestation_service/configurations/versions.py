@@ -127,7 +127,9 @@ async def diff(place: Place, before: int, after: int, res: Resources) -> Configu
         kept = res.configurations
         return judging.changes(kept.open(one).text, kept.open(other).text, subject.sources.talos_version)
 
-    return ConfigurationDiff(before=before, after=after, changes=await res.configurations.beside.for_people(look))
+    return ConfigurationDiff(
+        before=before, after=after, changes=await res.configurations.beside.for_people(look)
+    )
 
 
 async def activate(
