@@ -132,21 +132,20 @@ async def test_what_people_look_at_takes_no_thread_of_machines(
 ) -> None:
     """A configuration that takes long to judge, and more than one of them: machines attest, and get theirs."""
     await activated(keeping, await imported(keeping))
-    judge, may_go_on, begun = judging.judge, threading.Event(), threading.Event()
+    judge, may_go_on, begun = judging.judge, threading.Event(), asyncio.Event()
+    loop, few = asyncio.get_running_loop(), ThreadPoolExecutor(2)
 
     def slow(*args: Any, **more: Any) -> judging.Judged:
-        begun.set()
+        loop.call_soon_threadsafe(begun.set)
         assert may_go_on.wait(120)
         return judge(*args, **more)
 
     monkeypatch.setattr(judging, "judge", slow)
-    loop, few = asyncio.get_running_loop(), ThreadPoolExecutor(2)
     loop.set_default_executor(few)  # soon in use, where somebody takes them
     imports = [asyncio.ensure_future(imported(keeping)) for _ in range(2)]
     try:
-        while not begun.is_set():
-            await asyncio.sleep(0.01)
         async with asyncio.timeout(60):
+            await begun.wait()
             assert CANARY in await delivered(keeping, node)
         assert not any(each.done() for each in imports)
     finally:
