@@ -61,15 +61,19 @@ class Screen:
         self._end_bar()
         self._told = ""
         wrapped = textwrap.wrap(clean(text)[:MAX_SAID], COLUMNS, subsequent_indent=indent)
-        print("\n".join(wrapped), file=self._out, flush=True)
+        self._print("\n".join(wrapped))
 
     def ask(self, question: str) -> str | None:
         """Return the answer to *question*, None where nobody is there or the terminal has gone."""
         if not self.attended:
             return None
         self.say(question)
-        print("> ", end="", file=self._out, flush=True)
-        line = self._in.readline(MAX_ANSWER)
+        if not self._print("> ", end=""):
+            return None  # an answer to what nobody could read is none
+        try:
+            line = self._in.readline(MAX_ANSWER)
+        except OSError:
+            return None
         return line.strip() if line else None
 
     def progress(self, step: str, done_bytes: int, all_bytes: int | None) -> None:
@@ -88,7 +92,7 @@ class Screen:
             filled = done_bytes * BAR // all_bytes
             size = f"[{'#' * filled}{'.' * (BAR - filled)}] {done_bytes * 100 // all_bytes:3d} %  {size}"
         end = "\r" if self.attended else "\n"
-        print(f"{step:<9}{size}".ljust(COLUMNS if self.attended else 0), end=end, file=self._out, flush=True)
+        self._print(f"{step:<9}{size}".ljust(COLUMNS if self.attended else 0), end=end)
         self._bar = self.attended
 
     # A log, as the agent wants it (`edge.Log`): on the same console, because there is no other place.
@@ -117,5 +121,13 @@ class Screen:
 
     def _end_bar(self) -> None:
         if self._bar:
-            print(file=self._out)
+            self._print()
             self._bar = False
+
+    def _print(self, text: str = "", end: str = "\n") -> bool:
+        """Write *text*, and return True; a console that is gone is no reason to leave a disk half written."""
+        try:
+            print(text, end=end, file=self._out, flush=True)
+        except OSError:
+            return False
+        return True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 
 from attestation_agent.kiosk.ui import Screen
 
@@ -46,3 +48,26 @@ def test_an_answer_begins_the_line_anew() -> None:
     screen.say("Image")
     screen.info("waits.for_approval")
     assert len(out.getvalue().splitlines()) == 3
+
+
+class Gone(io.StringIO):
+    """A console whose other end was hung up."""
+
+    def write(self, text: str) -> int:
+        """Fail as the kernel does."""
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # as StringIO has it
+        """Likewise."""
+        return str(self.write(""))
+
+
+def test_a_console_that_is_gone_stops_no_installation_and_confirms_none() -> None:
+    """What cannot be shown is not shown, and the disk is written all the same; what nobody could read has no answer."""
+    screen = Screen(Gone(), io.StringIO("sda\n"), attended=True)
+    screen.say("Image")
+    screen.progress("write", 1, 2)
+    screen.warning("image.again", reason="it broke off")
+    screen.progress("write", 2, 2)
+    assert screen.ask("Type sda to erase it:") is None
+    assert Screen(io.StringIO(), Gone(), attended=True).ask("Type sda to erase it:") is None
