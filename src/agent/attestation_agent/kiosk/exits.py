@@ -5,28 +5,28 @@ from __future__ import annotations
 from enum import IntEnum
 
 from attestation.errors import AttestationError
-from attestation_agent.exits import AgentError, exit_of
+from attestation_agent.exits import AgentError, Exit, exit_of
 
 
 class KioskExit(IntEnum):
     """Exit codes; the numbers are documented in docs/operate/kiosk.md and do not change."""
 
     WRITTEN = 0
-    PENDING_APPROVAL = 10
-    LOCKED = 11
-    REVOKED = 12
-    REJECTED = 13
-    TPM_UNAVAILABLE = 20
-    UNREACHABLE = 21
-    REFUSED = 22
-    NOT_AUTHENTIC = 23
-    STATE_NOT_KEPT = 28
+    PENDING_APPROVAL = Exit.PENDING_APPROVAL
+    LOCKED = Exit.LOCKED
+    REVOKED = Exit.REVOKED
+    REJECTED = Exit.REJECTED
+    TPM_UNAVAILABLE = Exit.TPM_UNAVAILABLE
+    UNREACHABLE = Exit.UNREACHABLE
+    REFUSED = Exit.REFUSED
+    NOT_AUTHENTIC = Exit.NOT_AUTHENTIC
+    STATE_NOT_KEPT = Exit.STATE_NOT_KEPT
     NO_IMAGE = 30
     IMAGE_REJECTED = 31
     NO_DISK = 32
     NOT_CONFIRMED = 33
     WRITE_FAILED = 34
-    USAGE = 64
+    USAGE = Exit.USAGE
     STOPPED = 130
 
 
