@@ -39,7 +39,7 @@ COUNTING_SECONDS: Final = 20
 def prepare(
     data: Path, kms_port: int, *, names: Sequence[str] = (), settings: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Make the keys of the extensions; return the settings that enable them, and those of *names* beside them.
+    """Make the keys of the extensions and of configurations; return what enables them, and the extensions of *names*.
 
     *settings* of extensions, `ITL_EXT_…`, go before ours.
     """
@@ -49,7 +49,12 @@ def prepare(
     token = data / "metrics-token"
     if not token.exists():
         write_private(token, secrets.token_urlsafe(32) + "\n")
+    create_kek(f"file:{data / 'config.kek'}").close()
     return {
+        # No extensions, and off by themselves: what their pages say is to be tried here, too.
+        "ITL_CONFIG_KEK": f"file:{data / 'config.kek'}",
+        "ITL_CONFIG_FILE_FALLBACK": "true",
+        "ITL_CONSOLE_APPROVAL": "true",
         "ITL_EXTENSIONS": ",".join(dict.fromkeys((*NAMES, *names))),
         "ITL_METRICS_TOKEN_FILE": str(token),
         "ITL_EXT_SECRET_VAULT_KEK": f"file:{data / 'vault.kek'}",

@@ -13,7 +13,7 @@ usage: deploy/kiosk/build.sh [--suite SUITE] [--add PACKAGE]… [--component NAM
   --component of the archive beside main, as non-free-firmware
   --keep      leave the parts there too: uki.efi, vmlinuz, initrd, linuxx64.efi.stub, root.tar
 
-PIP says how pip is called (default: build/venv/bin/pip, else python3 -m pip), SOURCE_DATE_EPOCH how old all files are
+PIP says how pip is called (default: build/venv/bin/pip, else that of /usr/bin/python3), SOURCE_DATE_EPOCH how old all files are
 (default: the last commit). KIOSK_KEY and KIOSK_CERTIFICATE, PEM files, sign it for Secure Boot.
 TEXT
 }
@@ -44,13 +44,16 @@ missing=()
 for pair in mmdebstrap:mmdebstrap mksquashfs:squashfs-tools cpio:cpio objcopy:binutils sfdisk:fdisk mcopy:mtools xz:xz-utils; do
   command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
 done
+# Not the first python3 of the path: that of ./dev has no pip.
+pip=$project/build/venv/bin/pip
+[ -x "$pip" ] || pip='/usr/bin/python3 -m pip'
+: "${PIP:=$pip}"
+# shellcheck disable=SC2086 # words on purpose
+$PIP --version >/dev/null 2>&1 || missing+=(python3-pip)
 [ -z "${KIOSK_KEY:-}" ] || command -v sbsign >/dev/null || missing+=(sbsigntool)
 [ ${#missing[@]} = 0 ] || die "missing: apt-get install --no-install-recommends ${missing[*]}"
 : "${SOURCE_DATE_EPOCH:=$(git -C "$project" log -1 --format=%ct 2>/dev/null || echo 1700000000)}"
 export SOURCE_DATE_EPOCH
-pip=$project/build/venv/bin/pip
-[ -x "$pip" ] || pip='python3 -m pip'
-: "${PIP:=$pip}"
 
 work=${keep:-$(mktemp -d)}
 mkdir -p "$work"

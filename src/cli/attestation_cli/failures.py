@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
+from typing import Final
 
 import click
 
@@ -201,7 +202,25 @@ ADVICE: Mapping[str, str] = {
     "query-failed": "ask for less, or for smaller values",
     "queries-busy": "try again in a few seconds",
     "policy-invalid": "`attestation policy validate FILE` names each mistake; `attestation policy learn` writes one",
+    "configurations-not-kept": "have the service keep them: set ITL_CONFIG_KEK there, and ITL_CONFIG_FILE_FALLBACK=true "
+    "until all are imported",
+    "configuration-unreadable": "`attestation-service --check` names the key that is missing, or what was changed",
+    "configuration-unknown": "`attestation config list`, or `attestation config patch list MACHINE`, shows the versions "
+    "there are",
+    "configuration-invalid": "correct it; `attestation config lint FILE --talos VERSION` says the same without the service",
+    "cluster-unknown": "`attestation cluster list` shows those there are; `attestation cluster create` declares another",
+    "approval-rule-unknown": "`attestation approval-rule list` shows the rules there are",
+    "console-code-unknown": "compare it with the console: a code is good for fifteen minutes, then another one stands there",
+    "console-code-expired": "read the code that stands on the console now",
+    "console-code-decided": "`attestation console list` shows who decided, and when; the machine shows another code",
+    "schematic-invalid": "take out what it names; whatever is secret or one machine's comes with its configuration",
+    "factory-unavailable": "check ITL_FACTORY_URL of the service, or set ITL_ISO_URL to an image of your own",
+    "factory-answer-invalid": "check ITL_FACTORY_URL of the service: it must be the address of an Image Factory",
+    "schematic-mismatch": "use none of its images; compare with `attestation image schematic`, and tell who runs the factory",
 }
+
+NOT_BY_WAITING: Final = frozenset({"ca-not-configured", "configurations-not-kept", "schematic-mismatch"})
+"""Codes that come with a pause, as each 503 does, and stay until somebody changes a setting."""
 
 
 def report(error: AttestationError, session: Session) -> ExitCode:
@@ -274,9 +293,8 @@ def _advice(error: AttestationError, session: Session) -> str:
             # A port that speaks TLS ends a connection that begins with anything else, without a word.
             advice = "check the port; if it speaks TLS, the address begins with https://"
         return f"{advice or 'check --api-url'} ({where})"
-    # A CA does not come by waiting.
     waiting = error.retry_after_seconds if isinstance(error, APIError) else None
-    if waiting is not None and error.code != "ca-not-configured":
+    if waiting is not None and error.code not in NOT_BY_WAITING:
         return f"try again in {waiting} s"
     if advice is not None:
         return advice

@@ -63,11 +63,15 @@ def commands() -> list[tuple[str, click.Command]]:
     for name in GROUPS:
         command = cli.get_command(ctx, name)
         assert command is not None
-        if isinstance(command, click.Group):
-            found += [(f"{name} {sub}", under) for sub, under in command.commands.items()]
-        else:
-            found.append((name, command))
+        found += below(name, command)
     return found
+
+
+def below(name: str, command: click.Command) -> list[tuple[str, click.Command]]:
+    """Return what is called by *name*: a command, or those of a group and of groups in it."""
+    if not isinstance(command, click.Group):
+        return [(name, command)]
+    return [one for sub, under in command.commands.items() for one in below(f"{name} {sub}", under)]
 
 
 COMMANDS = commands()
@@ -596,6 +600,19 @@ def test_a_failure_as_json() -> None:
     stub = Stub(before=lambda r: problem(409, "transition-forbidden", "no"))
     told = json.loads(run(stub, "-o", "json", "machine", "unlock", A).stderr)["error"]
     assert (told["code"], told["status"], told["request_id"]) == ("transition-forbidden", 409, "req-1")
+
+
+def test_what_does_not_come_by_waiting_is_not_waited_for() -> None:
+    """Each 503 says when to ask again; a setting that is missing is missing then, too."""
+
+    def later(request: httpx.Request) -> httpx.Response:
+        answer = problem(503, "configurations-not-kept", "no")
+        answer.headers["Retry-After"] = "5"
+        return answer
+
+    told = run(Stub(before=later), "machine", "unlock", A).stderr
+    assert "set ITL_CONFIG_KEK there" in told
+    assert "try again" not in told
 
 
 def test_an_unreachable_service_is_named_with_where_its_address_came_from(

@@ -309,6 +309,15 @@ def test_a_python_of_another_kind_is_refused(tmp_path: Path, said: str, told: st
         interpreter.look_at(program)
 
 
+def test_a_python_without_pip_is_told_with_its_package(tmp_path: Path) -> None:
+    """Debian's own Python has none until it is installed."""
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\necho "$0: No module named pip"; exit 1\n')
+    program.chmod(0o755)
+    with pytest.raises(RequestInvalid, match=r"has no pip for --fetch: install it \(Debian: python3-pip\)"):
+        wheels.fetch([tmp_path / "lock"], tmp_path, replace(PYTHON, program=program))
+
+
 def test_a_layer_has_no_times_no_owners_and_one_order() -> None:
     """Files that come in another order are the same archive; neither it nor its compression says when."""
     files = {"b/y": File(data=b"1", executable=True), "a": File(data=b"2")}

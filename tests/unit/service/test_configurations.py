@@ -554,5 +554,7 @@ async def test_an_upgrade_is_seen_before_it_is_made(keeping: Service) -> None:
     [worker] = found["roles"]
     assert (worker["role"], worker["base"]) == (Role.WORKER_APP, 2)
     assert "no LinkConfig" in worker["error"]
+    slip = await keeping.operator("GET", "/configurations/defualt/upgrade?talos=v1.13.9")
+    assert (slip.status_code, code(slip)) == (404, "cluster-unknown")
     bad = await keeping.operator("GET", "/configurations/default/upgrade?talos=v1.8.0")
     assert code(bad) == "request-invalid"

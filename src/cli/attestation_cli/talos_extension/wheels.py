@@ -118,6 +118,11 @@ def fetch(locks: Iterable[Path], folder: Path, python: Interpreter) -> None:
     except (OSError, subprocess.TimeoutExpired) as e:
         raise RequestInvalid(f"the wheels could not be fetched: {e}") from e
     if done.returncode != 0:
+        if "No module named pip" in done.stdout:
+            raise RequestInvalid(
+                f"{python.program} has no pip for --fetch: install it (Debian: python3-pip), or put the wheels that the "
+                "locks name into a folder of --wheels and leave --fetch out"
+            )
         raise RequestInvalid(f"pip could not fetch the wheels:\n{done.stdout[-2000:]}")
 
 

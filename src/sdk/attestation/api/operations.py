@@ -657,7 +657,7 @@ class OperatorAPI:
     def rewrap_configurations(self) -> api.ConfigurationsRewrapped:
         """Bring every version under the newest key-encryption key."""
 
-    @operation("preview_upgrade", "GET /configurations/{cluster_id}/upgrade", e.RequestInvalid, *KEPT)
+    @operation("preview_upgrade", "GET /configurations/{cluster_id}/upgrade", e.RequestInvalid, e.ClusterUnknown, *KEPT)
     def preview_upgrade(self, cluster_id: str, talos: str) -> api.UpgradePreview:
         """Return what an upgrade of Talos would change in what a cluster's machines get."""
 

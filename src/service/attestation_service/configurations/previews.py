@@ -9,7 +9,7 @@ from fastapi import Query
 
 from attestation.api import RenderedConfiguration, UpgradedRole, UpgradePreview
 from attestation.api.configurations import TalosVersion
-from attestation.errors import BaseConfigInvalid, BaseConfigMissing
+from attestation.errors import BaseConfigInvalid, BaseConfigMissing, ClusterUnknown
 from attestation.machines import Machine, Role
 from attestation.store import Tx
 from attestation.talos.versions import Generation, generation_of
@@ -78,19 +78,23 @@ async def preview_upgrade(
 
     Raises:
         RequestInvalid: No version of Talos.
+        ClusterUnknown: Nobody declared it, no machine is in it, and no role has a base configuration there.
         ConfigurationUnreadable: What is kept cannot be opened, or was not activated here.
         SignerUnavailable: The device of the key does not answer.
     """
     generation_of(talos)
 
-    def work(tx: Tx) -> dict[Role, Sources]:
-        return {role: Sources.of(tx, role, cluster_id, None, res.settings) for role in ROLES}
+    def work(tx: Tx) -> tuple[dict[Role, Sources], bool]:
+        sources = {role: Sources.of(tx, role, cluster_id, None, res.settings) for role in ROLES}
+        return sources, tx.clusters.is_there(cluster_id)
 
-    found = await res.store.read(work)
+    found, is_there = await res.store.read(work)
     before = next(iter(found.values())).talos_version
     roles = await res.configurations.beside.for_people(
         partial(_upgraded, found, cluster_id, before, talos, res)
     )
+    if not roles and not is_there:  # "nothing stands in the way" would be said of a slip of the pen
+        raise ClusterUnknown(f"no operator declared a cluster {cluster_id}, and no machine is in it")
     return UpgradePreview(cluster_id=cluster_id, before=before, after=talos, roles=roles)
 
 
