@@ -202,21 +202,19 @@ ADVICE: Mapping[str, str] = {
     "query-failed": "ask for less, or for smaller values",
     "queries-busy": "try again in a few seconds",
     "policy-invalid": "`attestation policy validate FILE` names each mistake; `attestation policy learn` writes one",
-    "configurations-not-kept": "have the service keep them: set ITL_CONFIG_KEK there, and ITL_CONFIG_FILE_FALLBACK=true "
-    "until all are imported",
+    "configurations-not-kept": "set ITL_CONFIG_KEK of the service, and ITL_CONFIG_FILE_FALLBACK=true until all are imported",
     "configuration-unreadable": "`attestation-service --check` names the key that is missing, or what was changed",
-    "configuration-unknown": "`attestation config list`, or `attestation config patch list MACHINE`, shows the versions "
-    "there are",
-    "configuration-invalid": "correct it; `attestation config lint FILE --talos VERSION` says the same without the service",
-    "cluster-unknown": "`attestation cluster list` shows those there are; `attestation cluster create` declares another",
+    "configuration-unknown": "`attestation config list`, or `config patch list MACHINE`, shows the versions there are",
+    "configuration-invalid": "correct it; `attestation config lint FILE --talos VERSION` says the same offline",
+    "cluster-unknown": "`attestation cluster list` shows those there are; `cluster create` declares another",
     "approval-rule-unknown": "`attestation approval-rule list` shows the rules there are",
-    "console-code-unknown": "compare it with the console: a code is good for fifteen minutes, then another one stands there",
+    "console-code-unknown": "compare it with the console: after fifteen minutes another one stands there",
     "console-code-expired": "read the code that stands on the console now",
     "console-code-decided": "`attestation console list` shows who decided, and when; the machine shows another code",
     "schematic-invalid": "take out what it names; whatever is secret or one machine's comes with its configuration",
     "factory-unavailable": "check ITL_FACTORY_URL of the service, or set ITL_ISO_URL to an image of your own",
     "factory-answer-invalid": "check ITL_FACTORY_URL of the service: it must be the address of an Image Factory",
-    "schematic-mismatch": "use none of its images; compare with `attestation image schematic`, and tell who runs the factory",
+    "schematic-mismatch": "use none of its images; compare with `attestation image schematic`",
 }
 
 NOT_BY_WAITING: Final = frozenset({"ca-not-configured", "configurations-not-kept", "schematic-mismatch"})

@@ -611,7 +611,7 @@ def test_what_does_not_come_by_waiting_is_not_waited_for() -> None:
         return answer
 
     told = run(Stub(before=later), "machine", "unlock", A).stderr
-    assert "set ITL_CONFIG_KEK there" in told
+    assert "set ITL_CONFIG_KEK of the service" in told
     assert "try again" not in told
 
 

@@ -120,8 +120,8 @@ def fetch(locks: Iterable[Path], folder: Path, python: Interpreter) -> None:
     if done.returncode != 0:
         if "No module named pip" in done.stdout:
             raise RequestInvalid(
-                f"{python.program} has no pip for --fetch: install it (Debian: python3-pip), or put the wheels that the "
-                "locks name into a folder of --wheels and leave --fetch out"
+                f"{python.program} has no pip for --fetch: install it (Debian: python3-pip), or put the wheels "
+                "that the locks name into a folder of --wheels and leave --fetch out"
             )
         raise RequestInvalid(f"pip could not fetch the wheels:\n{done.stdout[-2000:]}")
 
