@@ -202,7 +202,7 @@ ADVICE: Mapping[str, str] = {
     "query-failed": "ask for less, or for smaller values",
     "queries-busy": "try again in a few seconds",
     "policy-invalid": "`attestation policy validate FILE` names each mistake; `attestation policy learn` writes one",
-    "configurations-not-kept": "set ITL_CONFIG_KEK of the service, and ITL_CONFIG_FILE_FALLBACK=true until all are imported",
+    "configurations-not-kept": "set ITL_CONFIG_KEK of the service; ITL_CONFIG_FILE_FALLBACK=true while some are files",
     "configuration-unreadable": "`attestation-service --check` names the key that is missing, or what was changed",
     "configuration-unknown": "`attestation config list`, or `config patch list MACHINE`, shows the versions there are",
     "configuration-invalid": "correct it; `attestation config lint FILE --talos VERSION` says the same offline",
