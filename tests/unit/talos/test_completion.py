@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from attestation.errors import BaseConfigInvalid
 from attestation.talos.completion import Own, OwnFile, complete
 from attestation.talos.documents import MAX_BYTES, MAX_OPEN_BRACKETS
+from attestation.talos.lint import Level, lint
 from attestation.talos.versions import Generation
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -171,13 +172,21 @@ def test_hostname_and_address_are_documents_from_1_12_on() -> None:
     assert sorted(machine) == ["install", "nodeAnnotations", "nodeLabels", "type"]
 
 
+INSTALL = (
+    b"apiVersion: v1alpha1\nkind: UnattendedInstallConfig\n"
+    b"provisioning: {diskSelector: {match: disk.transport == 'nvme'}}\n"
+)
+
+
 def test_labels_and_image_are_documents_from_1_14_on() -> None:
-    """Nothing of ours is left in the v1alpha1 document, which there need not even be."""
+    """Nothing of ours is left in the v1alpha1 document, which there need not even be; no disk is erased unasked."""
     found = documents(complete(V1ALPHA1 + b"---\n" + LINK, FULL, Generation.ALL_DOCUMENTS))
     assert found[""] == {"version": "v1alpha1", "machine": {"type": "worker"}}
     assert found["KubeNodeConfig"]["labels"] == FULL.labels
     assert found["KubeNodeConfig"]["annotations"] == FULL.annotations
-    assert found["UnattendedInstall"]["installer"] == {"image": FULL.installer_image}
+    assert "UnattendedInstallConfig" not in found
+    found = documents(complete(INSTALL + b"---\n" + LINK, FULL, Generation.ALL_DOCUMENTS))
+    assert found["UnattendedInstallConfig"]["installer"] == {"image": FULL.installer_image}
     assert "" not in documents(complete(LINK, FULL, Generation.ALL_DOCUMENTS))
 
 
@@ -188,10 +197,28 @@ def test_an_off_that_yaml_1_1_would_take_for_false_is_quoted() -> None:
 
 def test_an_image_of_the_document_stays() -> None:
     """The service's is only a default, in the later versions too."""
-    mine = b"apiVersion: v1alpha1\nkind: UnattendedInstall\ninstaller: {image: mine:2}\n---\n" + LINK
-    assert documents(complete(mine, FULL, Generation.ALL_DOCUMENTS))["UnattendedInstall"]["installer"] == {
-        "image": "mine:2"
-    }
+    mine = INSTALL + b"installer: {image: mine:2}\n---\n" + LINK
+    found = documents(complete(mine, FULL, Generation.ALL_DOCUMENTS))
+    assert found["UnattendedInstallConfig"]["installer"] == {"image": "mine:2"}
+
+
+def test_what_a_base_has_in_its_old_place_stays_there() -> None:
+    """Talos refuses a document beside the member that it took the place of, which later versions still take."""
+    old = b"version: v1alpha1\nmachine:\n  type: controlplane\n"
+    old += b"  install: {disk: /dev/sda}\n  features: {stableHostname: true}\n"
+    old += b"  nodeLabels: {node.kubernetes.io/exclude-from-external-load-balancers: ''}\n---\n" + LINK
+    for generation in (Generation.NETWORK_DOCUMENTS, Generation.ALL_DOCUMENTS):
+        made = complete(old, FULL, generation)
+        found = documents(made)
+        assert sorted(found) == ["", "LinkConfig"]
+        machine = found[""]["machine"]
+        assert isinstance(machine, dict)
+        assert machine["network"] == {"hostname": "cp-1"}
+        assert machine["install"] == {"disk": "/dev/sda", "image": FULL.installer_image}
+        assert machine["nodeLabels"].items() > FULL.labels.items()
+        assert machine["nodeAnnotations"] == FULL.annotations
+        assert {each.level for each in lint(made, generation)} == {Level.DEPRECATED}
+        assert complete(made, FULL, generation) == made
 
 
 def test_the_address_goes_to_an_alias_where_no_link_is_named() -> None:
@@ -230,7 +257,7 @@ def test_a_file_is_written_once_where_the_version_can_have_it(generation: Genera
         complete(base, elsewhere, generation)
 
 
-@pytest.mark.parametrize("kind", ["HostnameConfig", "KubeNodeConfig", "UnattendedInstall"])
+@pytest.mark.parametrize("kind", ["HostnameConfig", "KubeNodeConfig", "UnattendedInstallConfig"])
 def test_a_document_of_ours_that_is_there_twice_is_refused(kind: str) -> None:
     """Which of them counts, only Talos knows."""
     twice = LINK + f"---\napiVersion: v1alpha1\nkind: {kind}\n".encode() * 2
@@ -259,8 +286,19 @@ def test_what_is_the_machines_own_stands_in_one_place() -> None:
         b"machine: {network: {hostname: other, nameservers: [192.0.2.53]}, nodeLabels: {itl.io/machine-id: x, a: b}}\n"
         b"---\napiVersion: v1alpha1\nkind: LinkConfig\nname: e0\n"
     )
-    late = complete(base, FULL, Generation.ALL_DOCUMENTS).decode()
-    assert "{network: {nameservers: [192.0.2.53]}, nodeLabels: {a: b}}" in late
+    found = documents(complete(base, FULL, Generation.ALL_DOCUMENTS))
+    machine = found[""]["machine"]
+    assert isinstance(machine, dict)
+    # Other labels stand there, so ours do: Talos takes no KubeNodeConfig beside them.
+    assert machine["network"] == {"nameservers": ["192.0.2.53"]}
+    assert machine["nodeLabels"] == {"a": "b"} | FULL.labels
+    assert sorted(found) == ["", "HostnameConfig", "LinkConfig"]
+    both = base + b"---\napiVersion: v1alpha1\nkind: KubeNodeConfig\n"
+    found = documents(complete(both, FULL, Generation.ALL_DOCUMENTS))
+    assert (found[""]["machine"], found["KubeNodeConfig"]["labels"]) == (
+        {"network": {"nameservers": ["192.0.2.53"]}, "nodeLabels": {"a": "b"}},
+        FULL.labels,
+    )
     assert b"hostname: other" not in complete(base, FULL, Generation.NETWORK_DOCUMENTS)
     # Of a machine without a name the base says it.
     unnamed = dataclasses.replace(FULL, hostname=None)

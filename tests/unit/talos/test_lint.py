@@ -264,6 +264,39 @@ def test_a_hostname_goes_with_auto_off() -> None:
     assert findings(document.replace(b'auto: "stable"\n', b""), Generation.NETWORK_DOCUMENTS) == {}
 
 
+@pytest.mark.parametrize(
+    ("document", "member"),
+    [
+        ("kind: HostnameConfig\nhostname: a", "machine: {network: {hostname: a}}"),
+        ("kind: HostnameConfig\nhostname: a", "machine: {features: {stableHostname: true}}"),
+        ("kind: KubeNodeConfig", "machine: {nodeLabels: {}}"),
+        ("kind: KubeNodeConfig", "machine: {nodeAnnotations: {a: b}}"),
+        ("kind: KubeNodeConfig", "cluster: {allowSchedulingOnControlPlanes: false}"),
+        (
+            "kind: UnattendedInstallConfig\nprovisioning: {diskSelector: {match: 'true'}}",
+            "machine: {install: {disk: /dev/sda}}",
+        ),
+    ],
+)
+def test_a_document_beside_what_it_took_the_place_of_is_refused(document: str, member: str) -> None:
+    """As Talos does, which says so when the machine is there already; each alone is good."""
+    text = f"apiVersion: v1alpha1\n{document}\n"
+    both = findings(f"{member}\n---\n{text}".encode(), Generation.ALL_DOCUMENTS)
+    assert both[""] == "error"
+    assert findings(
+        f"machine: {{features: {{stableHostname: false}}}}\n---\n{text}".encode(), Generation.ALL_DOCUMENTS
+    ) == {"machine.features.stableHostname": "deprecated"}
+
+
+def test_an_installation_says_which_disk_is_erased() -> None:
+    """And is called as Talos calls it, where the schema has another word."""
+    text = b"apiVersion: v1alpha1\nkind: UnattendedInstallConfig\ninstaller: {image: a}\n"
+    assert findings(text, Generation.ALL_DOCUMENTS) == {"provisioning.diskSelector.match": "error"}
+    text += b"provisioning: {diskSelector: {match: 'true'}, wype: true}\n"
+    assert findings(text, Generation.ALL_DOCUMENTS) == {"provisioning.wype": "error"}
+    assert findings(text.replace(b"InstallConfig", b"Install"), Generation.ALL_DOCUMENTS) == {"": "error"}
+
+
 # ---------------------------------------------------------------- what is delivered
 
 

@@ -14,6 +14,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.scalarint import OctalInt
 
 from attestation.errors import BaseConfigInvalid
+from attestation.talos.conflicts import conflicts
 from attestation.talos.documents import STUMBLES, kind_of, quoted, read_stream, unreadable, write_stream
 from attestation.talos.versions import Generation
 
@@ -96,36 +97,56 @@ def _complete(documents: list[CommentedMap], own: Own, generation: Generation) -
     plain = [each for each in documents if not kind_of(each)]
     if len(plain) > 1 or (not plain and generation is not Generation.ALL_DOCUMENTS):
         raise BaseConfigInvalid(f"base configuration: {len(plain)} v1alpha1 documents, expected 1")
+    v1alpha1 = plain[0] if plain else CommentedMap()
+    # Talos refuses a document beside what it took the place of: where the base has that still, ours goes there too.
+    # A host name alone is no reason: it is taken out.
+    settled = {kind for kind, path in conflicts(v1alpha1) if path != "machine.network.hostname"}
+    settled -= {kind_of(each) for each in documents}
+    late = generation is Generation.ALL_DOCUMENTS
+    if late and "UnattendedInstallConfig" not in settled:
+        _install_document(documents, own)
+    elif own.installer_image:
+        _default_image(_map(_map(v1alpha1, "machine"), "install"), own)
     if generation.since(Generation.NETWORK_DOCUMENTS):
-        if own.hostname:
-            _take_out(plain, ("machine", "network"), ("hostname",))
-        _host_document(documents, own)
+        if "HostnameConfig" in settled:
+            _classic_hostname(v1alpha1, own)
+        else:
+            if own.hostname:
+                _take_out(plain, ("machine", "network"), ("hostname",))
+            _host_document(documents, own)
         _link_document(documents, own)
-    if generation is Generation.ALL_DOCUMENTS:
+    else:
+        _classic_hostname(v1alpha1, own)
+        _classic_addresses(v1alpha1, own)
+    if late and "KubeNodeConfig" not in settled:
         _take_out(plain, ("machine", "nodeLabels"), own.labels)
         _take_out(plain, ("machine", "nodeAnnotations"), own.annotations)
         _node_document(documents, own)
-        _install_document(documents, own)
+    else:
+        machine = _map(v1alpha1, "machine")
+        _write(_map(machine, "nodeLabels"), own.labels)
+        _write(_map(machine, "nodeAnnotations"), own.annotations)
+    if late:
         _etc_documents(documents, own)
-        return
-    machine = _map(plain[0], "machine")
-    if own.installer_image:
-        install = _map(machine, "install")
-        if not install.get("image"):
-            install["image"] = quoted(own.installer_image)
-    if not generation.since(Generation.NETWORK_DOCUMENTS):
-        _classic_network(machine, own)
-    _write(_map(machine, "nodeLabels"), own.labels)
-    _write(_map(machine, "nodeAnnotations"), own.annotations)
-    _classic_files(machine, own)
+    else:
+        _classic_files(_map(v1alpha1, "machine"), own)
 
 
-# ---------------------------------------------------------------- up to 1.11, and what 1.13 still has
+def _default_image(place: CommentedMap, own: Own) -> None:
+    if not place.get("image"):
+        place["image"] = quoted(own.installer_image)
 
 
-def _classic_network(machine: MutableMapping[str, Any], own: Own) -> None:
+# ---------------------------------------------------------------- up to 1.11, and what later versions still take
+
+
+def _classic_hostname(v1alpha1: CommentedMap, own: Own) -> None:
     if own.hostname:
-        _map(machine, "network")["hostname"] = quoted(own.hostname)
+        _map(_map(v1alpha1, "machine"), "network")["hostname"] = quoted(own.hostname)
+
+
+def _classic_addresses(v1alpha1: CommentedMap, own: Own) -> None:
+    machine = _map(v1alpha1, "machine")
     if own.assigned_ip:
         interfaces = _list(_map(machine, "network"), "interfaces")
         if not interfaces:
@@ -189,10 +210,10 @@ def _node_document(documents: list[CommentedMap], own: Own) -> None:
 
 
 def _install_document(documents: list[CommentedMap], own: Own) -> None:
-    if own.installer_image:
-        installer = _map(_document(documents, "UnattendedInstall"), "installer")
-        if not installer.get("image"):
-            installer["image"] = quoted(own.installer_image)
+    """Name the image in the document that is there; none is made, for it must say which disk is to be erased."""
+    kind = "UnattendedInstallConfig"
+    if own.installer_image and any(kind_of(each) == kind for each in documents):
+        _default_image(_map(_document(documents, kind), "installer"), own)
 
 
 def _etc_documents(documents: list[CommentedMap], own: Own) -> None:

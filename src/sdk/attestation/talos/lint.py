@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from ruamel.yaml.comments import CommentedMap
 
 from attestation.machines import Role
+from attestation.talos.conflicts import conflicts
 from attestation.talos.documents import kind_of, plain, read_stream, unreadable
 from attestation.talos.versions import Generation, definitions, kinds
 from attestation.text import clean
@@ -224,6 +225,7 @@ def _path(parts: Iterable[str | int]) -> str:
 def _beyond_the_schema(documents: list[tuple[str, Any]], role: Role | None) -> Iterator[Finding]:
     names = Counter((kind, str(value.get("name", ""))) for kind, value in documents)
     said = [_at(value, ("machine", "type")) for kind, value in documents if not kind]
+    refused = {kind: path for each, value in documents if not each for kind, path in conflicts(value)}
     is_control_plane = role is Role.CONTROLPLANE if role is not None else "controlplane" in said
     for number, (kind, value) in enumerate(documents, 1):
 
@@ -242,6 +244,10 @@ def _beyond_the_schema(documents: list[tuple[str, Any]], role: Role | None) -> I
             for of, path in _CA_KEYS:
                 if of == kind and _at(value, path):
                     yield error(".".join(path), "the key of a CA, which only control planes may have")
+        if kind in refused:
+            yield error("", f"stands beside {refused[kind]} of v1alpha1: Talos takes one of them")
+        if kind == "UnattendedInstallConfig" and not _at(value, ("provisioning", "diskSelector", "match")):
+            yield error("provisioning.diskSelector.match", "must say which disk is to be erased")
         if kind == "HostnameConfig" and value.get("hostname") and value.get("auto") not in (None, "off"):
             yield error("auto", "must be off where a hostname is given")
 

@@ -24,6 +24,10 @@ class _Span:
     next_schema: str | None = None
 
 
+MISNAMED: Final = {"UnattendedInstall": "UnattendedInstallConfig"}
+"""Kinds that a schema has another word for than Talos itself, by the schema's (ADR 213): only Talos' word is taken."""
+
+
 class Generation(Enum):
     """Versions that say the same things in the same documents, oldest first."""
 
@@ -74,6 +78,10 @@ def definitions(generation: Generation) -> dict[str, Any]:
     """Return the definitions (`$defs`) of the schema of *generation*; nobody may change them."""
     text = files(__package__).joinpath("schemas", f"{generation.schema_version}.json").read_text("utf-8")
     found: dict[str, Any] = json.loads(text)["$defs"]
+    for definition in found.values():
+        kind = definition.get("properties", {}).get("kind", {})
+        if "enum" in kind:
+            kind["enum"] = [MISNAMED.get(word, word) for word in kind["enum"]]
     return found
 
 
