@@ -543,7 +543,7 @@ async def test_an_explanation_fits_into_a_header(service: Service, realm: Realm)
 @pytest.mark.parametrize("words", ['a "quoted" word', "a \\ b", "two\r\nlines", "ümlaut", "\x00\x7f"])
 async def test_no_reason_ends_its_quotes(words: str) -> None:
     """RFC 6750 §3 lists what an `error_description` may contain; whatever a reason says, it contains nothing else."""
-    scope = {"headers": [(b"authorization", b"Bearer x")]}
+    scope = {"path": "/api/v1/machines", "headers": [(b"authorization", b"Bearer x")]}
     answer = problems.answer(Unauthenticated(words), scope)
     assert answer is not None
     challenge = answer.headers["www-authenticate"]
