@@ -139,8 +139,13 @@ async def test_no_get_of_operators_changes_anything(service: Service, tmp_path: 
         assert let_in(answer), answer.text
     after = contents(tmp_path / "machines.db")
     assert {table for table in after if after[table] != before[table]} <= AUDIT_TABLES | {"rate_limits"}
-    counted = {str(row[0]).partition(":")[0] for row in after["rate_limits"] if row not in before["rate_limits"]}
-    assert counted <= {"console-guess", "address"}  # a wrong code is counted, for the operator and the address
+    counted = {
+        str(row[0]).partition(":")[0] for row in after["rate_limits"] if row not in before["rate_limits"]
+    }
+    assert counted <= {
+        "console-guess",
+        "address",
+    }  # a wrong code is counted, for the operator and the address
     assert [entry["action"] for entry in await service.audit(operator_cn="vera")] == ["export"]
 
 
