@@ -16,6 +16,7 @@ MODULES = {
     "gpu": "tests.bench.gpu",
     "audit": "tests.bench.audit_verify",
     "jwt": "tests.bench.jwt",
+    "configuration": "tests.bench.configuration",
     "steady": "tests.bench.steady_state",
     "events": "tests.bench.events",
     "introduce": "tests.bench.introduce",

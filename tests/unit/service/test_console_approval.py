@@ -387,6 +387,8 @@ async def test_without_the_setting_there_is_no_such_route(start: Starter) -> Non
                          ("POST", "/api/v1/token"), ("GET", "/device")):  # fmt: skip
         answer = await service.http.request(method, path)
         assert (answer.status_code, problem(answer)) == (404, "route-unknown"), path
+    asked = await service.operator("POST", "/console-codes/BCDF-GHJK/approve")
+    assert "ITL_CONSOLE_APPROVAL" in asked.json()["detail"]
 
 
 @pytest.mark.threat("T350")

@@ -69,6 +69,7 @@ def _say(text: str) -> None:
 
 def _sign(flags: Mapping[str, Any]) -> int:
     from attestation.clock import parse_rfc3339
+    from attestation.errors import KeyUnusable
     from attestation.keys.notes import load_ed25519
     from attestation_agent.kiosk import listing
 
@@ -83,6 +84,8 @@ def _sign(flags: Mapping[str, Any]) -> int:
         flags["to"].write_text(note, encoding="utf-8")
     except OSError as e:
         raise UsageError(f"{e.filename}: {e.strerror}") from e
+    except KeyUnusable as e:
+        raise UsageError(f"--key: {e}") from e
     _say(str(public))
     return KioskExit.WRITTEN
 

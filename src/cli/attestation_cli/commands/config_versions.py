@@ -399,7 +399,7 @@ def _show(session: Session, found: ConfigurationDetail, place: Base | Patch) -> 
     session.emit_fields(
         [
             ("configuration", cell(f"{place.name}@{found.version}")),
-            ("delivered since", since),
+            ("activated", since),
             ("activated by", cell(found.activated_by)),
             ("before it", cell(None if found.previous is None else f"version {found.previous}")),
             ("imported", time_cell(found.created_at, now)),

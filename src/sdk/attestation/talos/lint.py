@@ -239,7 +239,7 @@ def _beyond_the_schema(documents: list[tuple[str, Any]], role: Role | None) -> I
         if not kind and role is not None and (type_ := _at(value, ("machine", "type"))) is not None:
             wanted = "controlplane" if role is Role.CONTROLPLANE else "worker"
             if type_ != wanted:
-                yield error("machine.type", f"is not {wanted}, as the role of the machine is")
+                yield error("machine.type", f"must be {wanted}, for the role of the machine")
         if not is_control_plane:
             for of, path in _CA_KEYS:
                 if of == kind and _at(value, path):

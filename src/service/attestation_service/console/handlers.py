@@ -115,6 +115,10 @@ def _guesses(operator: Operator, res: Resources) -> limits.Limits:
 
 
 def _known(tx: Tx, code: str, operator: Operator, res: Resources, at: datetime) -> ConsoleCode:
+    if not res.settings.console_approval:
+        raise ConsoleCodeUnknown(
+            "no console shows a code: console approval is off here (ITL_CONSOLE_APPROVAL)"
+        )
     limits.check(tx, _guesses(operator, res), at)
     found = tx.console_codes.get(code)
     if found is None:

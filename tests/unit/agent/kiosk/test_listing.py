@@ -108,3 +108,4 @@ def test_the_program_signs_what_kiosks_and_sha256sum_take(
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "sums"], check=True)
     assert main.main([*words, "--valid-until", "soon"]) == 64
     assert main.main([*words, "missing.raw"]) == 64
+    assert main.main(["sign", "--key", "key.pem", "--name", NAME, "os.raw"]) == 64
