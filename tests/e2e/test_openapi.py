@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import httpx
@@ -17,6 +17,7 @@ import pytest
 
 from attestation_service.auth import Right
 from attestation_testing import SoftwareNode
+from tests.fixtures import configurations
 from tests.fixtures.effort import often
 from tests.fixtures.machine import Machine
 from tests.fixtures.openid.provider import new_key
@@ -36,9 +37,16 @@ CHECKS = (
     "unsupported_method",
     "allow_header_conformance",
 )
+SHADOWED = ("unsupported_method", "allow_header_conformance")
+"""By another method somebody asks for a machine, or a version, that is called so."""
 ODD: dict[str, tuple[str, ...]] = {
-    # By another method somebody asks for a machine that is called so.
-    "/api/v1/machines/enroll": ("unsupported_method", "allow_header_conformance"),
+    "/api/v1/machines/enroll": SHADOWED,
+    "/api/v1/machines/import": SHADOWED,
+    "/api/v1/machines/{machine_id}/patches/active": SHADOWED,
+    "/api/v1/machines/{machine_id}/patches/rollback": SHADOWED,
+    # 503 where this service was given no base configuration for a role, and no factory answers.
+    "/api/v1/machines/{machine_id}/configuration": ("not_a_server_error",),
+    "/api/v1/images": ("not_a_server_error",),
     # What is wrong is told in its own language, with status 200 (RFC 6960 §2.3).
     "/pki/ocsp": ("negative_data_rejection",),
 }
@@ -95,7 +103,7 @@ def exist(parameters):
 
 
 @pytest.fixture(scope="module")
-def quiet_service(start_service: StartService) -> ServiceProcess:
+def quiet_service(start_service: StartService, tmp_path_factory: pytest.TempPathFactory) -> ServiceProcess:
     """A service that does not log each of thousands of requests, and believes what we say of addresses."""
     return start_service(
         ITL_ACCESS_LOG="false",
@@ -104,6 +112,7 @@ def quiet_service(start_service: StartService) -> ServiceProcess:
         ITL_ENROLLMENT_CA_UNENCRYPTED="true",
         ITL_OPERATOR_CERTIFICATES="true",
         ITL_KUBERNETES_CLUSTERS=json.dumps([CLUSTER]),
+        ITL_CONFIG_KEK=configurations.key(tmp_path_factory.mktemp("kek")),
     )
 
 
@@ -149,6 +158,10 @@ def _paths_of_operators(service: ServiceProcess) -> list[str]:
     ]
 
 
+def _without(paths: Iterable[str]) -> list[str]:
+    return [part for path in paths for part in ("--exclude-path", path)]
+
+
 @pytest.mark.parametrize("who", ["operator", "stranger"])
 def test_schemathesis_finds_nothing(
     quiet_service: ServiceProcess, operator: Operator, tmp_path: Path, who: str
@@ -157,7 +170,7 @@ def test_schemathesis_finds_nothing(
     checks: tuple[str, ...] = CHECKS
     more = ["--max-examples", "3", "-H", "X-Forwarded-For: 203.0.113.66"]
     # For operators alone: what a stranger sends is not read, so the edges of its schema tell nothing.
-    theirs = [part for path in _paths_of_operators(quiet_service) for part in ("--exclude-path", path)]
+    theirs = sorted(set(_paths_of_operators(quiet_service)) - set(ODD))
     if who == "operator":
         # An operator's requests reach what is behind the 401 and the 404. Strangers may not try: ten wrong
         # credentials from one address, and even the right one has to wait.
@@ -168,13 +181,12 @@ def test_schemathesis_finds_nothing(
     else:
         (tmp_path / "hooks.py").write_text(SERIALIZER)
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
-    usual = [part for path in ODD for part in ("--exclude-path", path)]
-    chosen = [*usual, "--checks", ",".join(checks), *more]
+    chosen = [*_without(ODD), "--checks", ",".join(checks), *more]
     if who == "operator":
         judge(quiet_service, tmp_path, chosen)
     else:
         judge(quiet_service, tmp_path, [*chosen, "--phases", "examples,fuzzing"])
-        judge(quiet_service, tmp_path, [*chosen, "--phases", "coverage", *theirs])
+        judge(quiet_service, tmp_path, [*chosen, "--phases", "coverage", *_without(theirs)])
         more += ["--phases", "examples,coverage,fuzzing"]
     for path, without in ODD.items():
         left = ",".join(check for check in checks if check not in without)

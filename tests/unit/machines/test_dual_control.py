@@ -32,6 +32,7 @@ from attestation.machines.dual_control import (
     of_ca_revocation,
     of_ca_rotation,
     of_cluster_version,
+    of_configuration,
     of_extension,
     of_machine,
     of_offline_bundle,
@@ -968,3 +969,37 @@ def test_acts_of_extensions_are_gated_by_the_role_of_their_machine() -> None:
     assert of(machine).digest() != of(machine, uses=2).digest()
     assert of(machine).subject == f"machine {machine.machine_id}, source_ip 192.0.2.1, uses 1"
     assert of(None).subject == "source_ip 192.0.2.1, uses 1"
+
+
+def test_a_configuration_is_agreed_to_by_its_digest() -> None:
+    """Place, version, text, and what is delivered now are bound, and whose patch it is."""
+    asked: dict[str, Any] = {
+        "place": "prod/worker-app",
+        "cluster_id": "prod",
+        "role": Role.WORKER_APP,
+        "machine": None,
+        "version": 3,
+        "sha256": "ab" * 32,
+        "replaces": 2,
+        "replaces_sha256": "cd" * 32,
+    }
+    base = of_configuration(**asked)
+    assert (base.roles, base.cluster_id, base.machine_id) == (frozenset({Role.WORKER_APP}), "prod", None)
+    assert (
+        base.subject == f"configuration prod/worker-app, version 3, SHA-256 {'ab' * 32}, instead of version 2"
+    )
+    other = {
+        "place": "prod/worker-infra",
+        "version": 4,
+        "sha256": "ef" * 32,
+        "replaces": 1,
+        "replaces_sha256": "ef" * 32,
+        "cluster_id": "test",
+    }
+    for name, value in other.items():
+        assert of_configuration(**(asked | {name: value})).digest() != base.digest(), name
+    first = of_configuration(**(asked | {"replaces": None, "replaces_sha256": None}))
+    assert first.subject == f"configuration prod/worker-app, version 3, SHA-256 {'ab' * 32}"
+    machine = a_machine()
+    patch = of_configuration(**(asked | {"role": None, "machine": machine}))
+    assert (patch.roles, patch.machine_id) == (frozenset(Role), machine.machine_id)

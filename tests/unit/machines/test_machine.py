@@ -134,3 +134,14 @@ def test_hardware_counts_where_it_is_better() -> None:
         replace(known, vouched_by_hardware=True, assurance=Assurance.EK_ALLOWLIST).vouched_as
         is Assurance.EK_ALLOWLIST
     )
+
+
+@pytest.mark.parametrize(
+    ("ek_source", "ek_public", "expected"),
+    [("pub", b"", True), ("pub", b"x", False), ("sev-snp", b"", False)],
+)
+def test_what_a_receipt_alone_tells_of(ek_source: str, ek_public: bytes, *, expected: bool) -> None:
+    """It has no key yet; a confidential guest never has an EK."""
+    found = machine(None, None)
+    anchor = replace(found.anchor, ek_source=ek_source, ek_public=ek_public)
+    assert replace(found, anchor=anchor).expected is expected

@@ -168,6 +168,15 @@ async def test_half_a_fingerprint_is_none(service: Service) -> None:
     assert refused.status_code == 422
 
 
+@pytest.mark.parametrize("member", [{"dry_run": 0}, {"installed_at": 1_700_000_000}])
+async def test_what_the_schema_refuses_is_not_taken_for_something(
+    service: Service, member: dict[str, Any]
+) -> None:
+    """A number is neither false nor an instant."""
+    refused = await service.operator("POST", "/machines/import", {"ek_fingerprint": "ab" * 48, **member})
+    assert refused.status_code == 422
+
+
 @pytest.mark.threat("T342")
 async def test_strangers_who_wait_keep_no_expected_machine_out(start: Starter) -> None:
     """It has its row already; nor do receipts keep their own machines out. A stranger finds no room."""

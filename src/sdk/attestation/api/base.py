@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
@@ -37,13 +38,13 @@ class Wire(BaseModel):
 
 
 def _date_first(value: object) -> object:
-    if isinstance(value, str) and value[4:5] != "-":
+    if not isinstance(value, datetime) and not (isinstance(value, str) and value[4:5] == "-"):
         raise ValueError("a number is no instant: it is a date and a time, as in 2026-03-09T12:00:00Z")
     return value
 
 
 Instant = Annotated[AwareDatetime, BeforeValidator(_date_first)]
-"""An instant in a query: RFC 3339 §5.6. Seconds since 1970 are refused: pydantic takes them, no schema says so."""
+"""What somebody sends: RFC 3339 §5.6. Seconds since 1970 are refused: pydantic takes them, no schema says so."""
 
 ClusterId = Annotated[str, Field(pattern=CLUSTER_ID_PATTERN, examples=["default"])]
 Hostname = Annotated[

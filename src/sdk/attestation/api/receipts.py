@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StrictBool
 
 from attestation.api.base import HardwareText, Instant, MachineId, Wire
 from attestation.machines import Role, Status
@@ -29,7 +29,7 @@ class ReceiptImport(Wire):
     hw_product: HardwareText = "unknown"
     ek_source: Literal["cert", "pub"] = "pub"
     installed_at: Instant | None = None
-    dry_run: bool = Field(default=False, description="Say what would be done, and do nothing")
+    dry_run: StrictBool = Field(default=False, description="Say what would be done, and do nothing")
 
 
 class ImportedMachine(Wire):

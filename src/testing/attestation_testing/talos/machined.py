@@ -108,6 +108,7 @@ class FakeMachined:
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._server: grpc.Server | None = None
+        self._hung_up: threading.Event | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -129,6 +130,8 @@ class FakeMachined:
 
     def start(self) -> None:
         """Listen: at first, and again after `hang_up`."""
+        if self._hung_up is not None:
+            self._hung_up.wait()  # it takes the socket's name with it when it ends
         pool = ThreadPoolExecutor(max_workers=4)
         self._pools.append(pool)
         server = grpc.server(pool, options=(("grpc.so_reuseport", 0),))
@@ -149,7 +152,7 @@ class FakeMachined:
         """End all connections at once, unanswered, as a machine does that boots anew; nobody listens until `start`."""
         server, self._server = self._server, None
         if server is not None:
-            server.stop(0)
+            self._hung_up = server.stop(0)
 
     def begin_anew(self, config: bytes | None = None) -> None:
         """Be a machine that nobody has asked for anything: in maintenance, or with *config*."""
