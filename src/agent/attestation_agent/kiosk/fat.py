@@ -161,8 +161,8 @@ class FAT:
 
     def _output(self, name: str, timeout_seconds: float | None = None) -> Generator[bytes, None, None]:
         try:
-            process = subprocess.Popen(  # noqa: S603 -- no shell
-                ["mcopy", "-n", "-i", self._image, f"::/{_checked(name)}", "-"],  # noqa: S607 -- PATH of the image
+            process = subprocess.Popen(  # noqa: S603 -- a list, no shell; the name was checked
+                ["mcopy", "-n", "-i", self._image, f"::/{_checked(name)}", "-"],  # noqa: S607 -- by PATH
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -189,7 +189,7 @@ class FAT:
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> None:
         try:
-            done = subprocess.run(  # noqa: S603 -- no shell
+            done = subprocess.run(  # noqa: S603 -- a list, no shell; names were checked
                 [program, "-i", self._image, *arguments],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _say(text: str) -> None:
     with output.to_the_end("attestation-kiosk", KioskExit.USAGE):
-        print(text)  # noqa: T201 -- the output
+        print(text)  # noqa: T201 -- what the command is asked for goes to stdout
 
 
 def _sign(flags: Mapping[str, Any]) -> int:

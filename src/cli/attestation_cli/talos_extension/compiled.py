@@ -45,7 +45,7 @@ def compiled(sources: Mapping[str, bytes], python: Interpreter) -> dict[str, byt
     places = sorted(sources)
     head = json.dumps([[place, len(sources[place])] for place in places]).encode()
     try:
-        done = subprocess.run(  # noqa: S603 -- the Python that was named
+        done = subprocess.run(  # noqa: S603 -- a list, no shell: the Python that the caller named
             [python.program, "-s", "-S", "-c", _COMPILE],
             input=b"%d\n%b" % (len(head), head) + b"".join(sources[place] for place in places),
             capture_output=True,

@@ -233,7 +233,7 @@ def look_at(program: Path) -> Interpreter:
         RequestInvalid: It does not answer, or is none that an extension can be made of.
     """
     try:
-        done = subprocess.run(  # noqa: S603 -- what was named
+        done = subprocess.run(  # noqa: S603 -- a list, no shell: the Python that the caller named
             [program, "-I", "-c", _ASK],
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -106,7 +106,7 @@ def fetch(locks: Iterable[Path], folder: Path, python: Interpreter) -> None:
     options += [word for lock in locks for word in ("--requirement", str(lock))]
     command = [str(python.program), *words.split(), *options]
     try:
-        done = subprocess.run(  # noqa: S603 -- pip of the Python that was named
+        done = subprocess.run(  # noqa: S603 -- a list, no shell: pip of the named Python
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
