@@ -130,6 +130,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess
         "dual_control_roles": ["controlplane"],
         "enrollment_ca_unencrypted": True,
         "operator_certificates": True,
+        "console_approval": True,
         "extensions": ("metrics",),
         "tee_test_anchors": write_anchors(tmp_path / "anchors.pem"),
     }
