@@ -162,7 +162,7 @@ class FAT:
     def _output(self, name: str, timeout_seconds: float | None = None) -> Generator[bytes, None, None]:
         try:
             process = subprocess.Popen(  # noqa: S603 -- a list, no shell; the name was checked
-                ["mcopy", "-n", "-i", self._image, f"::/{_checked(name)}", "-"],  # noqa: S607 -- by PATH
+                ["mcopy", "-n", "-i", self._image, f"::/{_checked(name)}", "-"],  # noqa: S607 -- mtools, by the PATH of root
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
